@@ -89,8 +89,7 @@ Subscription::Options ChainPut::subscription() {
                 sources_[place.source]->context().tally.count_from_peer(arrived.data.bytes().size());
                 arrivals_.add(std::move(arrived));
               },
-          .note =
-              [this](const std::string& text) { sources_.front()->context().tally.note(text); }};
+          .note = [this](const std::string& text) { sources_.front()->context().tally.note(text); }};
 }
 
 void ChainPut::prepare() {
@@ -100,16 +99,16 @@ void ChainPut::prepare() {
     plans.push_back(&each->plan());
   }
   plan_.emplace(std::move(plans));
-  schedule_.emplace(ChainNode{peers_.self(), part_.place}, deal_chunks(*plan_, part_.nodes, part_.held),
-                    [this](std::size_t chunk) {
-                      const StreamPlan::Place place = plan_->place(chunk);
-                      return sources_[place.source]->lacks(place.chunk);
-                    },
-                    lanes());
+  schedule_.emplace(
+      ChainNode{peers_.self(), part_.place}, deal_chunks(*plan_, part_.nodes, part_.held),
+      [this](std::size_t chunk) {
+        const StreamPlan::Place place = plan_->place(chunk);
+        return sources_[place.source]->lacks(place.chunk);
+      },
+      lanes());
   std::vector<StreamChunks::Read> read;
   for (SourcePut* const each : sources_) read.push_back(each->reader());
-  peers_.exchange().serve_chunks(topic_,
-                                 std::make_shared<StreamChunks>(*plan_, *schedule_, std::move(read)));
+  peers_.exchange().serve_chunks(topic_, std::make_shared<StreamChunks>(*plan_, *schedule_, std::move(read)));
 }
 
 // One connection decrypts about 1 GB/s on one core. Several make sense if there is more to receive than the first one
@@ -120,9 +119,9 @@ std::size_t ChainPut::lanes() const {
   constexpr std::size_t kCoresOfLane = 4;
   const PutOptions& options = sources_.front()->context().options;
   if (options.lanes > 0) return options.lanes;
-  return std::clamp<std::size_t>(
-      std::min<std::size_t>(std::thread::hardware_concurrency() / kCoresOfLane, plan_->size() / kChunksOfLane), 1,
-      kMaxLanes);
+  return std::clamp<std::size_t>(std::min<std::size_t>(std::thread::hardware_concurrency() / kCoresOfLane,
+                                                       plan_->size() / kChunksOfLane),
+                                 1, kMaxLanes);
 }
 
 void ChainPut::read_share(const std::function<bool()>& stop) {

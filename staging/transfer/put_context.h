@@ -59,7 +59,8 @@ class PutTally {
 
 /// The memory and the threads that all sources of one put share. The references must outlive it.
 struct PutResources {
-  PutResources(cache::Store& the_store, FileSystem& file_system, Limit& source_limit, const PutOptions& options)
+  PutResources(cache::Store& the_store, FileSystem& file_system, Limit& source_limit,
+               const PutOptions& options)
       : store(the_store),
         system(file_system),
         limit(source_limit),

@@ -26,9 +26,10 @@ struct Config {
   std::uint64_t quota = 0;  ///< limit in bytes for a user's data on a node; 0: none
   std::uint64_t ram = 0;    ///< the same in the RAM tier; 0: there is no such tier
   std::string ram_cache = "/dev/shm/lockstep";
-  std::string shared;           ///< the store that the administrator fills, or ""
-  std::uint64_t source_bandwidth = 0;  ///< limit for the reads of all nodes of a step, bytes a second; 0: none
-  std::uint64_t bandwidth = 0;         ///< limit for a user's reads from sources on a node, bytes a second; 0: none
+  std::string shared;  ///< the store that the administrator fills, or ""
+  std::uint64_t source_bandwidth =
+      0;                        ///< limit for the reads of all nodes of a step, bytes a second; 0: none
+  std::uint64_t bandwidth = 0;  ///< limit for a user's reads from sources on a node, bytes a second; 0: none
   std::vector<std::string> sources;  ///< prefixes of sources that may be staged; none: all
   std::string helpers = "/usr/bin";  ///< folder of lockstep-stage and lockstep-pin
   std::string prefix;                ///< begins every option's name

@@ -66,7 +66,8 @@ namespace {
 // The nodes of a step read about equal shares of the sources.
 std::uint64_t read_bandwidth(const Config& config, std::uint32_t nodes) {
   if (config.source_bandwidth == 0) return config.bandwidth;
-  const std::uint64_t share = std::max<std::uint64_t>(1, config.source_bandwidth / std::max<std::uint32_t>(1, nodes));
+  const std::uint64_t share =
+      std::max<std::uint64_t>(1, config.source_bandwidth / std::max<std::uint32_t>(1, nodes));
   return config.bandwidth == 0 ? share : std::min(config.bandwidth, share);
 }
 

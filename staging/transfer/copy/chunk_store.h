@@ -38,7 +38,8 @@ class ChunkStore {
   };
 
   /// The references must outlive this object.
-  ChunkStore(FileSystem& system, LocalFiles& local, const ChunkPlan& plan, CopyMemory& memory, Options options);
+  ChunkStore(FileSystem& system, LocalFiles& local, const ChunkPlan& plan, CopyMemory& memory,
+             Options options);
 
   /// Takes over the chunks of an earlier copy that still have the digest in the journal; returns their bytes.
   std::uint64_t resume(int threads);

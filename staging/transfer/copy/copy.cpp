@@ -52,14 +52,13 @@ Copy::Copy(FileSystem& system, const std::vector<ManifestFile>& files, Limit& li
       memory_(own_memory_ ? *own_memory_ : *options_.memory),
       source_(system, options_.source, files, plan_, limit, options_.source_pause),
       local_(system, options_.target, names_of(files), plan_),
-      store_(system, local_, plan_, memory_,
-             {.journal = options_.journal,
-              .plan = digest_of(files),
-              .mark_bytes = options_.mark_bytes,
-              .complete = [this](std::size_t file, const pack::Digest& digest) {
-                return check(file, digest);
-              },
-              .hashed = options_.hashed}) {
+      store_(
+          system, local_, plan_, memory_,
+          {.journal = options_.journal,
+           .plan = digest_of(files),
+           .mark_bytes = options_.mark_bytes,
+           .complete = [this](std::size_t file, const pack::Digest& digest) { return check(file, digest); },
+           .hashed = options_.hashed}) {
   local_.make_folders();
   resumed_ = store_.resume(threads_);
   if (options_.copied && resumed_ > 0) options_.copied(resumed_);

@@ -95,8 +95,9 @@ class ChainSchedule {
   mutable std::mutex mutex_;
   mutable std::condition_variable changed_;
   std::vector<State> states_;
-  std::vector<std::uint32_t> readers_;  // places of the nodes that must read a chunk, as far as this node knows
-  std::vector<Node> origins_;           // of chunks that are here
+  std::vector<std::uint32_t>
+      readers_;                   // places of the nodes that must read a chunk, as far as this node knows
+  std::vector<Node> origins_;     // of chunks that are here
   std::vector<bool> subscribed_;  // the predecessor was asked for these chunks
   std::set<std::size_t> own_;     // to read, in order
   // To read from the end: they were asked for too, and the predecessor may have the first ones of them.

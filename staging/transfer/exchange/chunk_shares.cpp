@@ -60,7 +60,8 @@ void alternate(const Run& run, const std::vector<Part>& parts, std::vector<std::
     for (std::size_t i = 0; i < count; ++i) turns.emplace_back((2 * i + 1) * kScale / count, reader);
   }
   std::sort(turns.begin(), turns.end());
-  for (std::size_t i = 0; i < turns.size(); ++i) dealt[run.begin + i] = static_cast<std::uint32_t>(turns[i].second);
+  for (std::size_t i = 0; i < turns.size(); ++i)
+    dealt[run.begin + i] = static_cast<std::uint32_t>(turns[i].second);
 }
 
 }  // namespace

@@ -144,7 +144,8 @@ void Subscription::send_changes(PeerLink& link) {
   send_numbers(link, fmt::format("cancel {}", options_.topic), schedule_->take_cancelled(options_.lane));
   send_numbers(link, fmt::format("again {}", options_.topic), std::exchange(again_, {}));
   if (!idle_) return;
-  const std::vector<std::size_t> handed_over = schedule_->hand_over(options_.lane, options_.predecessor->place);
+  const std::vector<std::size_t> handed_over =
+      schedule_->hand_over(options_.lane, options_.predecessor->place);
   if (handed_over.empty()) return;
   idle_ = false;
   send_numbers(link, fmt::format("read {}", options_.topic), handed_over);

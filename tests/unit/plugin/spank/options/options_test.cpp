@@ -82,7 +82,8 @@ TEST(Options, EveryWordOfAnOptionIsReadAndReturned) {
 TEST(Options, InvalidValuesAreRefusedWithAListOfTheValidOnes) {
   EXPECT_EQ(error_of(Option::stage_verify, "fast"),
             "--stage-verify=fast is not valid; valid values: quick, full, off");
-  EXPECT_EQ(error_of(Option::stage_batch, "maybe"), "--stage-batch=maybe is not valid; valid values: yes, no");
+  EXPECT_EQ(error_of(Option::stage_batch, "maybe"),
+            "--stage-batch=maybe is not valid; valid values: yes, no");
   EXPECT_THAT(error_of(Option::metrics, "yes"), HasSubstr("valid values: on, off"));
   EXPECT_THAT(error_of(Option::pin, "socket"), HasSubstr("valid values: auto, numa, cache, core, off"));
 }

@@ -12,8 +12,8 @@
 
 #include "common/error.h"
 #include "common/sockets.h"
-#include "staging/rendezvous/rendezvous_server.h"
 #include "staging/rendezvous/chain_directory.h"
+#include "staging/rendezvous/rendezvous_server.h"
 #include "staging/transfer/exchange/chunk_shares.h"
 #include "staging/transfer/exchange/peer_group.h"
 
@@ -53,7 +53,8 @@ class ComputedChunks : public ChunkProvider {
 std::vector<ChunkPlan> plans_of(const ChainOptions& options) {
   std::vector<ChunkPlan> plans;
   const auto file = [&](std::size_t source) {
-    return options.files.begin() + static_cast<std::ptrdiff_t>(options.files.size() * source / options.sources);
+    return options.files.begin() +
+           static_cast<std::ptrdiff_t>(options.files.size() * source / options.sources);
   };
   for (std::size_t source = 0; source < options.sources; ++source)
     plans.emplace_back(std::vector<std::uint64_t>(file(source), file(source + 1)), options.chunk_bytes);
@@ -137,8 +138,7 @@ class Chain {
         has_all_(static_cast<std::ptrdiff_t>(options.nodes) + 1) {
     for (const ChunkPlan& plan : plans_) bytes_ += plan.total_bytes();
     for (Node node = 0; node < options.nodes; ++node)
-      members_[node].buffers =
-          std::make_unique<ChunkBuffers>(4 * options.chunk_bytes, options.chunk_bytes);
+      members_[node].buffers = std::make_unique<ChunkBuffers>(4 * options.chunk_bytes, options.chunk_bytes);
   }
 
   ChainEnd run() {
@@ -162,7 +162,8 @@ class Chain {
       end.connections = std::max(end.connections, member.connections + member.accepted);
       end.opens += member.opened.size();
       end.rendezvous_bytes += member.rendezvous_bytes;
-      if (node != options_.lost && member.schedule) end.complete = end.complete && member.schedule->finished();
+      if (node != options_.lost && member.schedule)
+        end.complete = end.complete && member.schedule->finished();
       end.hops.push_back(std::move(member.hops));
     }
     end.initial = std::move(initial);
@@ -205,7 +206,8 @@ class Chain {
     if (parts.size() != 1 || parts[0].sources.size() != options_.sources) fail("this is not one chain");
     const ChainPart& part = parts[0];
     member.schedule = std::make_unique<ChainSchedule>(
-        ChainNode{node, part.place}, deal_chunks(plan_, part.nodes, part.held), [&](std::size_t chunk) {
+        ChainNode{node, part.place}, deal_chunks(plan_, part.nodes, part.held),
+        [&](std::size_t chunk) {
           const bool missing = states[plan_.place(chunk).source] == static_cast<char>(SourceState::needs);
           if (!missing) member.initial.push_back(chunk);
           return missing;
@@ -220,7 +222,8 @@ class Chain {
         subscribed.get_lists();
         std::vector<std::jthread> lanes;
         for (std::size_t lane = 1; lane < options_.lanes; ++lane)
-          lanes.emplace_back([&, other = subscribed.lane(lane)]() mutable { other.get_chunks(*member.schedule); });
+          lanes.emplace_back(
+              [&, other = subscribed.lane(lane)]() mutable { other.get_chunks(*member.schedule); });
         subscribed.get_chunks(*member.schedule);
       } catch (const Error&) {
         if (node != options_.lost) throw;
@@ -254,8 +257,7 @@ class Chain {
   // Closes all connections of a node, as the kernel does when its process is killed.
   void lose(Node node) {
     Member& member = members_[node];
-    const auto enough =
-        static_cast<std::uint64_t>(options_.lost_at * static_cast<double>(bytes_));
+    const auto enough = static_cast<std::uint64_t>(options_.lost_at * static_cast<double>(bytes_));
     while (member.stored * options_.chunk_bytes < enough && member.peers->exchange().bytes_sent() < enough)
       std::this_thread::sleep_for(std::chrono::microseconds(100));
     member.schedule->stop();
@@ -287,36 +289,37 @@ class Chain {
 
   Subscription::Options subscription(Node node, const ChainPart& part) {
     Member& member = members_[node];
-    return {.topic = 0,
-            .predecessor = part.predecessor,
-            .timeouts = options_.timeouts,
-            .name = [](Node other) { return fmt::format("n{}", other); },
-            .connect =
-                [this, &member](Node other) {
-                  ++member.connections;
-                  auto link = member.peers->connect(other);
-                  member.predecessor = other;
-                  ++members_[other].accepted;
-                  return link;
-                },
-            .pass_over = [&member](Node lost) { return member.rendezvous->pass_over(0, 0, lost); },
-            .is_lost = [&member](Node asked) { return member.rendezvous->is_lost(asked); },
-            .lists = {},
-            .take_list = {},
-            .make_list = {},
-            .chunks_of =
-                [this](std::size_t source) { return std::pair(plan_.first(source), plan_.first(source + 1)); },
-             .bytes = [this](std::size_t chunk) { return plan_.bytes(chunk); },
-             .buffer = [&member](std::uint32_t bytes) { return member.buffers->take(bytes); },
-             .store =
-                 [this, node, &member](const ArrivedChunk& arrived) {
-                   store(node, arrived.chunk, member.predecessor, arrived.origin);
-                 },
-             .note =
-                 [this, node](const std::string& text) {
-                   const std::lock_guard lock(mutex_);
-                   if (node != options_.lost) notes_.push_back(text);
-                 }};
+    return {
+        .topic = 0,
+        .predecessor = part.predecessor,
+        .timeouts = options_.timeouts,
+        .name = [](Node other) { return fmt::format("n{}", other); },
+        .connect =
+            [this, &member](Node other) {
+              ++member.connections;
+              auto link = member.peers->connect(other);
+              member.predecessor = other;
+              ++members_[other].accepted;
+              return link;
+            },
+        .pass_over = [&member](Node lost) { return member.rendezvous->pass_over(0, 0, lost); },
+        .is_lost = [&member](Node asked) { return member.rendezvous->is_lost(asked); },
+        .lists = {},
+        .take_list = {},
+        .make_list = {},
+        .chunks_of =
+            [this](std::size_t source) { return std::pair(plan_.first(source), plan_.first(source + 1)); },
+        .bytes = [this](std::size_t chunk) { return plan_.bytes(chunk); },
+        .buffer = [&member](std::uint32_t bytes) { return member.buffers->take(bytes); },
+        .store =
+            [this, node, &member](const ArrivedChunk& arrived) {
+              store(node, arrived.chunk, member.predecessor, arrived.origin);
+            },
+        .note =
+            [this, node](const std::string& text) {
+              const std::lock_guard lock(mutex_);
+              if (node != options_.lost) notes_.push_back(text);
+            }};
   }
 
   const ChainOptions& options_;

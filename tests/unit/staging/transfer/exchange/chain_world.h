@@ -24,7 +24,7 @@ struct ChainOptions {
   std::size_t sources = 1;           ///< the files are divided between them, in order
   std::uint32_t chunk_bytes = 4096;
   std::size_t lanes = 1;
-  std::set<std::uint32_t> holders;   ///< that have all sources
+  std::set<std::uint32_t> holders;  ///< that have all sources
   /// Whether a node has a source; empty: if it is one of the holders.
   std::function<bool(std::uint32_t node, std::size_t source)> holds;
   /// This node is lost when it has this share of the data, or, if it has all from the start, has sent it.
@@ -47,12 +47,12 @@ struct ChainEnd {
   std::size_t opens = 0;            ///< of files at the source
   std::size_t connections = 0;      ///< the largest number that one node has made
   std::size_t chunks = 0;
-  std::size_t rounds = 0;                   ///< at the rendezvous
-  std::uint64_t rendezvous_bytes = 0;       ///< sent and received there by all nodes
-  std::size_t threads = 0;                  ///< of each node, on average
-  double cpu_seconds = 0;                   ///< of the whole process, while chunks were passed on
-  bool complete = true;                     ///< all nodes that were not lost have everything
-  std::vector<std::vector<ChainHop>> hops;  ///< by node, in the order of arrival
+  std::size_t rounds = 0;                         ///< at the rendezvous
+  std::uint64_t rendezvous_bytes = 0;             ///< sent and received there by all nodes
+  std::size_t threads = 0;                        ///< of each node, on average
+  double cpu_seconds = 0;                         ///< of the whole process, while chunks were passed on
+  bool complete = true;                           ///< all nodes that were not lost have everything
+  std::vector<std::vector<ChainHop>> hops;        ///< by node, in the order of arrival
   std::vector<std::vector<std::size_t>> initial;  ///< the chunks that each node had at the start
   std::vector<std::string> notes;
 
