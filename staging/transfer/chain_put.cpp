@@ -32,9 +32,10 @@ void ChainPut::run() {
   finish_copies();
 }
 
-SourcePut& ChainPut::source(std::size_t number) {
+// The index in this chain of a source of the round.
+std::size_t ChainPut::index_of(std::size_t number) const {
   const auto at = std::lower_bound(part_.sources.begin(), part_.sources.end(), number);
-  return *sources_[static_cast<std::size_t>(at - part_.sources.begin())];
+  return static_cast<std::size_t>(at - part_.sources.begin());
 }
 
 // Serves the lists that this node has or makes; the others come from its predecessor.
@@ -74,8 +75,7 @@ Subscription::Options ChainPut::subscription() {
               },
           .chunks_of =
               [this](std::size_t number) {
-                const auto at = std::lower_bound(part_.sources.begin(), part_.sources.end(), number);
-                const auto s = static_cast<std::size_t>(at - part_.sources.begin());
+                const std::size_t s = index_of(number);
                 return std::pair(plan_->first(s), plan_->first(s + 1));
               },
           .bytes = [this](std::size_t chunk) { return plan_->bytes(chunk); },

@@ -29,7 +29,6 @@ class ChainPut {
   void run();
 
  private:
-  void get_lists(Subscription& subscription);
   std::vector<std::size_t> lists_from_predecessor();
   Subscription::Options subscription();
   void prepare();
@@ -38,7 +37,8 @@ class ChainPut {
   void read_share(const std::function<bool()>& stop);
   void store_arrivals();
   void finish_copies();
-  SourcePut& source(std::size_t number);
+  std::size_t index_of(std::size_t number) const;
+  SourcePut& source(std::size_t number) { return *sources_[index_of(number)]; }
   Copy& copy_of(const StreamPlan::Place& place) { return sources_[place.source]->copy(); }
 
   PeerGroup& peers_;
