@@ -6,15 +6,12 @@ source "$(dirname "$0")/lib.sh"
 # shellcheck source=tests/cluster/plugin_lib.sh
 source "$(dirname "$0")/plugin_lib.sh"
 
-# To be repaired: after the first refused process, the first case waits until the step has ended. ExchangeMunge in
-# tests/unit/staging tests the same refusals.
-echo "skipped: it does not work with TLS yet"
-exit 77
-
 make_pack large 12 1000000
 cp "$build/bin/exchange_stranger" "$shared/plugin_test"
+# Not from the shared file system, which is slow below.
+root_on_node n2 sh -c "cp $packs/exchange_stranger /run && chmod 755 /run/exchange_stranger"
 clear_caches
-trap 'cluster meter --bandwidth 0 >/dev/null; root_on_node n2 umount /mnt/lockstep/bin/lockstep-stage 2>/dev/null; cancel_all' EXIT
+trap 'cluster meter --bandwidth 0 >/dev/null; root_on_node n2 sh -c "umount /mnt/lockstep/bin/lockstep-stage; rm -f /run/exchange_stranger" 2>/dev/null; cancel_all' EXIT
 bytes=$(cat "$shared"/plugin_test/large/* | wc -c)
 
 helper_on() { as_root pgrep -f "stage step .* --node $1 " | head -n 1; }
@@ -25,7 +22,7 @@ listens_on() { [ -n "$(port_on "$1")" ]; }
 # asks USER munge|none: prints how n1 answers a process of that user on n2 that has the key.
 asks() {
   root_on_node n2 env LOCKSTEP_RENDEZVOUS_KEY="$key" setpriv --reuid "$1" --regid "$1" --init-groups \
-    $packs/exchange_stranger n1 "$port" "$job.0$component" "$2" 2>&1
+    /run/exchange_stranger n1 "$port" "$job.0$component" "$2" 2>&1
 }
 
 test_case "a process with the key is served only if it belongs to the step's user"
