@@ -56,7 +56,7 @@ report=$PWD/build/$preset/tests.xml
 status=0
 ctest --test-dir build/$preset --output-on-failure --no-tests=error --output-junit "$report" -j "$jobs" "$@" || status=$?
 echo "The slowest tests, in seconds:"
-sed -n 's/.*<testcase name="\([^"]*\)".* time="\([^"]*\)".*/\2 \1/p' "$report" | LC_ALL=C sort -rn | head -n 10 |
+sed -n 's/.*<testcase name="\([^"]*\)".* time="\([^"]*\)".*/\2 \1/p' "$report" | LC_ALL=C sort -rn | sed -n 1,10p |
   while read -r seconds name; do printf '%8.1f  %s\n' "$seconds" "$name"; done
 echo "Build: $((built - begin)) s, tests: $((SECONDS - built)) s"
 exit $status
