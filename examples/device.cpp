@@ -1,15 +1,17 @@
 #include "examples/device.h"
 
-#include <torch/cuda.h>
 #include <torch/version.h>
 
 #include "common/error.h"
+#include "runtime/accelerator.h"
 
 namespace lockstep {
 
 c10::Device choose_device(const std::string& name, const World& world) {
-  if (name == "cpu" || (name == "auto" && !torch::cuda::is_available())) return c10::kCPU;
-  const auto devices = static_cast<int>(torch::cuda::device_count());
+  const auto found = accelerator();
+  if (name == "cpu" || (name == "auto" && !found)) return c10::kCPU;
+  const c10::DeviceType type = name == "auto" ? *found : c10::DeviceType::CUDA;
+  const int devices = device_count(type);
   if (devices == 0) {
     fail_usage(
         "--device {}: LibTorch {} finds no CUDA device; choose cpu or auto, or build with a CUDA wheel (docs/users/gpus.md)",
@@ -17,10 +19,10 @@ c10::Device choose_device(const std::string& name, const World& world) {
   }
   const int index = devices == 1 ? 0 : world.local_rank();
   if (index >= devices) {
-    fail_usage("--device {}: this node has {} CUDA devices for {} ranks; start one rank for each device",
+    fail_usage("--device {}: this node has {} devices for {} ranks; start one rank for each device",
                name, devices, world.local_size());
   }
-  return {c10::kCUDA, static_cast<c10::DeviceIndex>(index)};
+  return {type, static_cast<c10::DeviceIndex>(index)};
 }
 
 }  // namespace lockstep

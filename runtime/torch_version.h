@@ -11,6 +11,7 @@
 #include <torch/csrc/autograd/variable.h>
 #include <torch/version.h>
 
+#include <array>
 #include <utility>
 
 namespace lockstep::torch_compat {
@@ -31,7 +32,15 @@ inline auto optimizer_key(const at::Tensor& parameter) {
 #endif
 }
 
-/// Autocast of the calling thread, for kCPU and kCUDA. 1.13 has one function for each device.
+/// The types of devices that have autocast. 1.13 has one function for each of them.
+inline constexpr std::array kAutocastDevices = {
+    at::kCPU, at::kCUDA,
+#if TORCH_VERSION_MAJOR >= 2
+    at::kPrivateUse1,
+#endif
+};
+
+/// Autocast of the calling thread, for these types.
 inline bool autocast_enabled(at::DeviceType device) {
 #if TORCH_VERSION_MAJOR >= 2
   return at::autocast::is_autocast_enabled(device);

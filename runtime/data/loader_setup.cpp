@@ -1,6 +1,5 @@
 #include "runtime/data/loader_setup.h"
 
-#include <c10/core/impl/VirtualGuardImpl.h>
 #include <fmt/ranges.h>
 #include <torch/torch.h>
 
@@ -9,6 +8,7 @@
 
 #include "common/background_cpus.h"
 #include "common/error.h"
+#include "runtime/accelerator.h"
 #include "runtime/data/batch/batch_builder.h"
 #include "runtime/data/batch/image_batch_builder.h"
 #include "runtime/data/plan/epoch_planner.h"
@@ -20,19 +20,15 @@ namespace {
 constexpr std::size_t kMaxWorkers = 4;
 constexpr std::uint64_t kMaxCap = std::numeric_limits<std::int32_t>::max();  // cu_seqlens
 
-// A LibTorch without CUDA has no page-locked memory and would throw.
+// A LibTorch without such devices has no page-locked memory and would throw.
 bool page_locked(const LoaderOptions& options) {
-  return options.device.is_cuda() && torch::cuda::is_available();
+  return !options.device.is_cpu() && device_count(options.device.type()) > 0;
 }
 
 // Refuses a device that does not exist: LibTorch may be built without CUDA, or there may be fewer devices.
 void check_device(const torch::Device& device) {
   if (device.is_cpu()) return;
-  int devices = 0;
-  try {
-    devices = c10::impl::VirtualGuardImpl(device.type()).deviceCount();
-  } catch (const c10::Error&) {  // this LibTorch does not support the kind of device
-  }
+  const int devices = device_count(device.type());
   if (device.has_index() ? device.index() < devices : devices > 0) return;
   fail_usage("batches cannot be copied to {}: LibTorch finds {} devices of this kind on this node",
              device.str(), devices);

@@ -59,9 +59,7 @@ void check(const torch::Tensor& tensor, const char* call, std::string_view label
   };
   if (tensor.layout() != torch::kStrided) refuse("not dense", "call to_dense() on it first");
   if (tensor.is_quantized()) refuse("quantised", "call dequantize() on it first");
-  if (!tensor.is_cpu() && !tensor.is_cuda()) {
-    refuse("neither on the CPU nor on a CUDA device", "move it to one of them first");
-  }
+  ddp::check_supported(tensor.device(), fmt::format("{} of {}: the tensor", call, describe(label, tensor)));
 }
 
 void check_writable(const torch::Tensor& tensor, const char* call, std::string_view label) {

@@ -1,21 +1,66 @@
 #include "runtime/ddp/device.h"
 
-#ifdef LOCKSTEP_WITH_NCCL
-#include <c10/cuda/CUDAStream.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <dlfcn.h>
 
+#include <algorithm>
+#include <array>
+
+#include "common/error.h"
+#ifdef LOCKSTEP_WITH_NCCL
 #include "runtime/comm/nccl/device_clock.h"
+#include "runtime/ddp/cuda_stream.h"
 #endif
 
 namespace lockstep::ddp {
+namespace {
+
+// A type of device whose streams are CUDA's. NCCL is its communicator.
+struct DeviceType {
+  c10::DeviceType type;
+  void* (*native_stream)(c10::Stream);  // null: this program cannot use the type
+};
+
+#ifndef LOCKSTEP_WITH_NCCL
+constexpr auto native_cuda_stream = nullptr;
+#endif
+
+// A backend that was added to LibTorch and computes on CUDA's streams exports this function of a stream's id.
+void* (*const backend_stream)(c10::StreamId) =
+    reinterpret_cast<void* (*)(c10::StreamId)>(::dlsym(RTLD_DEFAULT, "lockstep_cuda_stream"));
+
+void* native_backend_stream(c10::Stream stream) {
+  return backend_stream(stream.id());
+}
+
+const std::array kTypes = {
+    DeviceType{c10::kCUDA, native_cuda_stream},
+    DeviceType{c10::kPrivateUse1, backend_stream == nullptr ? nullptr : &native_backend_stream}};
+
+const DeviceType* find(c10::DeviceType type) {
+  const auto* const found =
+      std::find_if(kTypes.begin(), kTypes.end(), [type](const DeviceType& one) { return one.type == type; });
+  return found == kTypes.end() ? nullptr : found;
+}
+
+}  // namespace
+
+void check_supported(torch::Device device, const std::string& what) {
+  if (device.is_cpu() || device.is_cuda()) return;
+  const DeviceType* const type = find(device.type());
+  if (type == nullptr || type->native_stream == nullptr)
+    fail_usage("{} is on {}; move it to the CPU or to a CUDA device", what, device.str());
+}
 
 comm::Communicator& communicator_for(World& world, torch::Device device) {
   if (device.is_cpu()) return world.communicator();
-  const auto index = device.index();
-  auto& communicator = world.communicator_of_device(index);
+  auto& communicator = world.communicator_of_device(device.index());
 #ifdef LOCKSTEP_WITH_NCCL
-  const auto stream = [index]() -> void* { return c10::cuda::getCurrentCUDAStream(index).stream(); };
+  const auto stream = [device, native = find(device.type())->native_stream]() -> void* {
+    return native(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
+  };
   communicator.set_stream_source(stream);
-  world.timer().use_device_clock(comm::nccl::make_device_clock(index, stream));
+  world.timer().use_device_clock(comm::nccl::make_device_clock(device.index(), stream));
 #endif
   return communicator;
 }

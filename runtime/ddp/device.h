@@ -1,15 +1,21 @@
-// Finds the communicator for the memory of a model's device.
+// Finds the communicator for the memory of a model's device. It knows for each type of device which of CUDA's streams
+// stand for those of LibTorch.
 //
 // Threads: the training thread.
 #pragma once
 
 #include <torch/torch.h>
 
+#include <string>
+
 #include "runtime/comm/world.h"
 
 namespace lockstep::ddp {
 
-/// For the CPU, the World's own communicator. For a CUDA device, the NCCL communicator, which follows
+/// Throws UsageError if ranks cannot exchange memory of this device. `what` is on it.
+void check_supported(torch::Device device, const std::string& what);
+
+/// For the CPU, the World's own communicator. For another device, the NCCL communicator, which follows
 /// LibTorch's current stream; from then on the World's timer records the times of that stream. All ranks call
 /// it together. Throws as World::communicator_of_device does.
 comm::Communicator& communicator_for(World& world, torch::Device device);

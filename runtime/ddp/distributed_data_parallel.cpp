@@ -103,7 +103,7 @@ void DistributedDataParallelBase::adopt_changes() {
         change);
   }
   const torch::Device device = ddp::device_of(module_);
-  if ((device.is_cuda() ? device.index() : -1) != device_communicator_->device()) {
+  if ((device.is_cpu() ? -1 : device.index()) != device_communicator_->device()) {
     fail_usage(
         "the model was moved to {} after DistributedDataParallel was constructed (parameter {}); construct a "
         "new "

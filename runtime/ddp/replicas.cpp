@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "common/error.h"
+#include "runtime/ddp/device.h"
 #include "runtime/ddp/flat_bucket.h"
 #include "runtime/ddp/parameters.h"
 #include "runtime/ddp/sparse_gradient.h"
@@ -21,7 +22,7 @@ std::string describe(const NamedTensor& parameter) {
   } else if (!tensor.is_contiguous()) {
     text += fmt::format(" with strides [{}]", fmt::join(tensor.strides().vec(), ", "));
   }
-  if (tensor.is_cuda()) text += " (on a GPU)";
+  if (!tensor.is_cpu()) text += " (on a GPU)";
   if (parameter.sparse) text += " (sparse gradient)";
   return text;
 }
@@ -68,10 +69,7 @@ torch::Device device_of(const torch::nn::Module& module) {
   const auto check = [device](const char* kind, const auto& entries) {
     for (const auto& entry : entries) {
       const torch::Device its = entry.value().device();
-      if (!its.is_cpu() && !its.is_cuda()) {
-        fail_usage("{} '{}' is on {}; move the model to the CPU or to a CUDA device", kind, entry.key(),
-                   its.str());
-      }
+      check_supported(its, fmt::format("{} '{}'", kind, entry.key()));
       if (its != device) {
         fail_usage("{} '{}' is on {}, but the first parameter is on {}; put the whole model on one device",
                    kind, entry.key(), its.str(), device.str());

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "common/clock.h"
+#include "runtime/accelerator.h"
 #include "runtime/profile/spans.h"
 
 namespace lockstep::profile {
@@ -44,7 +45,8 @@ void trace_operators(bool on) {
 
 std::uint64_t device_bytes([[maybe_unused]] int device) {
 #ifdef LOCKSTEP_WITH_NCCL
-  auto* const allocator = dynamic_cast<c10::DeviceAllocator*>(c10::GetAllocator(c10::kCUDA));
+  auto* const allocator =
+      dynamic_cast<c10::DeviceAllocator*>(c10::GetAllocator(accelerator().value_or(c10::kCUDA)));
   if (allocator == nullptr || !allocator->initialized()) return 0;
   constexpr auto kAll = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
   return static_cast<std::uint64_t>(

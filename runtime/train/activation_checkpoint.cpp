@@ -1,5 +1,6 @@
 #include "runtime/train/activation_checkpoint.h"
 
+#include <algorithm>
 #include <array>
 #include <optional>
 
@@ -13,32 +14,30 @@ namespace {
 
 using Tensors = std::vector<torch::Tensor>;
 
-constexpr std::array kAutocastDevices = {torch::kCPU, torch::kCUDA};
-
 // The settings of the calling thread that forward depends on.
 class ForwardState {
  public:
-  explicit ForwardState(std::optional<torch::Device> cuda)
-      : cuda_(cuda), random_(train::default_generators(cuda)) {
-    for (std::size_t i = 0; i < kAutocastDevices.size(); ++i) {
-      enabled_[i] = torch_compat::autocast_enabled(kAutocastDevices[i]);
-      type_[i] = torch_compat::autocast_type(kAutocastDevices[i]);
+  explicit ForwardState(std::optional<torch::Device> device)
+      : device_(device), random_(train::default_generators(device)) {
+    for (std::size_t i = 0; i < torch_compat::kAutocastDevices.size(); ++i) {
+      enabled_[i] = torch_compat::autocast_enabled(torch_compat::kAutocastDevices[i]);
+      type_[i] = torch_compat::autocast_type(torch_compat::kAutocastDevices[i]);
     }
   }
 
   void restore() const {
     random_.restore();
-    for (std::size_t i = 0; i < kAutocastDevices.size(); ++i)
-      torch_compat::set_autocast(kAutocastDevices[i], enabled_[i], type_[i]);
+    for (std::size_t i = 0; i < torch_compat::kAutocastDevices.size(); ++i)
+      torch_compat::set_autocast(torch_compat::kAutocastDevices[i], enabled_[i], type_[i]);
   }
 
-  std::optional<torch::Device> cuda() const { return cuda_; }
+  std::optional<torch::Device> device() const { return device_; }
 
  private:
-  std::optional<torch::Device> cuda_;
+  std::optional<torch::Device> device_;
   train::RandomState random_;
-  std::array<bool, kAutocastDevices.size()> enabled_{};
-  std::array<torch::ScalarType, kAutocastDevices.size()> type_{};
+  std::array<bool, torch_compat::kAutocastDevices.size()> enabled_{};
+  std::array<torch::ScalarType, torch_compat::kAutocastDevices.size()> type_{};
 };
 
 // LibTorch caches cast copies of parameters until the outermost Autocast ends. Copies cached in a forward
@@ -66,7 +65,7 @@ struct Segment : torch::CustomClassHolder {
 };
 
 Tensors recompute(const Segment& segment, const Tensors& inputs) {
-  const ForwardState before(segment.state.cuda());
+  const ForwardState before(segment.state.device());
   segment.state.restore();
   const WithoutCastCache without_cast_cache;
   const torch::AutoGradMode with_grad(true);
@@ -154,14 +153,10 @@ std::vector<torch::Tensor> activation_checkpoint(const train::TensorFunction& fu
   for (const auto& parameter : parameters) {
     if (seen.add(parameter)) tensors.push_back(parameter);
   }
-  bool needed = false;
-  std::optional<torch::Device> cuda;
-  for (const auto& tensor : tensors) {
-    needed = needed || tensor.requires_grad();
-    if (tensor.is_cuda()) cuda = tensor.device();
-  }
+  const bool needed = std::any_of(tensors.begin(), tensors.end(),
+                                  [](const torch::Tensor& tensor) { return tensor.requires_grad(); });
   if (!needed || !torch::GradMode::is_enabled()) return function(inputs);
-  return Recompute::apply(c10::make_intrusive<Segment>(function, inputs.size(), ForwardState(cuda)),
+  return Recompute::apply(c10::make_intrusive<Segment>(function, inputs.size(), ForwardState(train::device_of(tensors))),
                           torch::TensorList(tensors));
 }
 

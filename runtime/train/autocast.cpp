@@ -2,6 +2,8 @@
 
 #include <ATen/autocast_mode.h>
 
+#include <algorithm>
+
 #include "common/error.h"
 #include "runtime/torch_version.h"
 
@@ -9,13 +11,14 @@ namespace lockstep {
 namespace {
 
 torch::DeviceType checked(torch::DeviceType device, torch::ScalarType type) {
-  if (device != torch::kCPU && device != torch::kCUDA)
+  const auto& devices = torch_compat::kAutocastDevices;
+  if (std::find(devices.begin(), devices.end(), device) == devices.end())
     fail_usage("Autocast does not support device type {}; use torch::kCPU or torch::kCUDA",
                c10::DeviceTypeName(device));
-  const bool supported = type == torch::kBFloat16 || (type == torch::kHalf && device == torch::kCUDA);
+  const bool supported = type == torch::kBFloat16 || (type == torch::kHalf && device != torch::kCPU);
   if (!supported) {
     fail_usage("Autocast does not support {} on {}; use torch::kBFloat16{}", c10::toString(type),
-               c10::DeviceTypeName(device), device == torch::kCUDA ? " or torch::kHalf" : "");
+               c10::DeviceTypeName(device), device != torch::kCPU ? " or torch::kHalf" : "");
   }
   return device;
 }

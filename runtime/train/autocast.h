@@ -19,7 +19,7 @@ namespace lockstep {
 
 class [[nodiscard]] Autocast {
  public:
-  /// `device` is CPU or CUDA. Throws UsageError for another device, for a type that is neither bfloat16 nor
+  /// `device` is CPU, CUDA, or with LibTorch 2.x a backend that was added to it. Throws UsageError for another device, for a type that is neither bfloat16 nor
   /// half, and for half on the CPU. With enabled = false autocast is off within the scope.
   explicit Autocast(torch::DeviceType device, torch::ScalarType type = torch::kBFloat16, bool enabled = true);
   /// Restores what was set before. The outermost scope drops the casted copies of the parameters.

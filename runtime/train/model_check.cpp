@@ -68,7 +68,8 @@ Graph walk(const torch::Tensor& loss) {
 }
 
 bool any_autocast() {
-  return torch_compat::autocast_enabled(torch::kCPU) || torch_compat::autocast_enabled(torch::kCUDA);
+  return std::any_of(torch_compat::kAutocastDevices.begin(), torch_compat::kAutocastDevices.end(),
+                     torch_compat::autocast_enabled);
 }
 
 // Views and copies between types compute nothing.

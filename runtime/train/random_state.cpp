@@ -8,9 +8,16 @@
 
 namespace lockstep::train {
 
-std::vector<at::Generator> default_generators(std::optional<torch::Device> cuda) {
+std::optional<torch::Device> device_of(const std::vector<torch::Tensor>& tensors) {
+  for (const auto& tensor : tensors) {
+    if (!tensor.is_cpu()) return tensor.device();
+  }
+  return std::nullopt;
+}
+
+std::vector<at::Generator> default_generators(std::optional<torch::Device> device) {
   std::vector<at::Generator> generators = {at::detail::getDefaultCPUGenerator()};
-  if (cuda) generators.push_back(at::globalContext().defaultGenerator(*cuda));
+  if (device) generators.push_back(at::globalContext().defaultGenerator(*device));
   return generators;
 }
 

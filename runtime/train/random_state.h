@@ -10,8 +10,11 @@
 
 namespace lockstep::train {
 
-/// The default generators of the CPU and of a CUDA device.
-std::vector<at::Generator> default_generators(std::optional<torch::Device> cuda);
+/// The first device of these tensors that is not the CPU.
+std::optional<torch::Device> device_of(const std::vector<torch::Tensor>& tensors);
+
+/// The default generators of the CPU and of another device.
+std::vector<at::Generator> default_generators(std::optional<torch::Device> device);
 
 torch::Tensor state_of(at::Generator generator);
 void set_state(at::Generator generator, const torch::Tensor& state);

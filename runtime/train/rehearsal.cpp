@@ -1,22 +1,8 @@
 #include "runtime/train/rehearsal.h"
 
-#include <optional>
-
 namespace lockstep::train {
-namespace {
-
-std::optional<torch::Device> cuda_device_of(const torch::nn::Module& module) {
-  std::optional<torch::Device> cuda;
-  for (const auto& parameter : module.parameters()) {
-    if (parameter.is_cuda()) cuda = parameter.device();
-  }
-  return cuda;
-}
-
-}  // namespace
-
 Rehearsal::Rehearsal(const torch::nn::Module& module)
-    : random_(default_generators(cuda_device_of(module))), buffers_(module.buffers()) {
+    : random_(default_generators(device_of(module.parameters()))), buffers_(module.buffers()) {
   for (const auto& buffer : buffers_) kept_.push_back(buffer.detach().clone());
 }
 

@@ -7,21 +7,41 @@
 #include <cstring>
 
 namespace lockstep::simulated {
+namespace {
 
-void* Memory::allocate(std::size_t bytes, int device) {
+constexpr std::size_t kReserved = std::size_t{1} << 40;  // addresses, which cost nothing
+
+std::size_t round_up(std::size_t bytes) {
+  constexpr std::size_t kPage = 4096;
+  return (bytes + kPage - 1) / kPage * kPage;
+}
+
+}  // namespace
+
+void Memory::reserve() {
   const int file = ::memfd_create("simulated-device", MFD_CLOEXEC);
-  if (file < 0) return nullptr;
-  const std::size_t length = std::max<std::size_t>(bytes, 1);
-  void* address = MAP_FAILED;
-  void* pages = MAP_FAILED;
-  if (::ftruncate(file, static_cast<off_t>(length)) == 0) {
-    address = ::mmap(nullptr, length, PROT_NONE, MAP_SHARED, file, 0);
-    pages = ::mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  if (file < 0) return;
+  if (::ftruncate(file, kReserved) == 0) {
+    void* const addresses = ::mmap(nullptr, kReserved, PROT_NONE, MAP_SHARED | MAP_NORESERVE, file, 0);
+    void* const pages =
+        ::mmap(nullptr, kReserved, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file, 0);
+    if (addresses != MAP_FAILED && pages != MAP_FAILED) {
+      addresses_ = static_cast<std::byte*>(addresses);
+      pages_ = static_cast<std::byte*>(pages);
+    }
   }
   ::close(file);
-  if (address == MAP_FAILED || pages == MAP_FAILED) return nullptr;
+}
+
+void* Memory::allocate(std::size_t bytes, int device) {
+  if (addresses_ == nullptr) reserve();
+  const std::size_t length = std::max<std::size_t>(bytes, 1);
+  if (addresses_ == nullptr || length > kReserved - used_) return nullptr;
+  std::byte* const address = addresses_ + used_;
+  std::byte* const pages = pages_ + used_;
+  used_ += round_up(length);
   std::memset(pages, kPoison, length);
-  blocks_[static_cast<std::byte*>(address)] = {length, device, static_cast<std::byte*>(pages), false};
+  blocks_[address] = {length, device, pages, false};
   return address;
 }
 
@@ -40,14 +60,22 @@ const Block* Memory::find(const void* address) const {
 }
 
 void Memory::free(const void* address) {
-  const auto found = blocks_.find(static_cast<const std::byte*>(address));
-  Block& block = found->second;
-  block.freed = true;
-  if (block.device >= 0) ::munmap(block.pages, block.bytes);
-  // The address stays reserved, so that a late use is found.
-  ::mmap(const_cast<std::byte*>(found->first), block.bytes, PROT_NONE,
-         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
-  block.pages = nullptr;
+  mark_freed(address);
+  discard(address);
+}
+
+void Memory::mark_freed(const void* address) {
+  blocks_.find(static_cast<const std::byte*>(address))->second.freed = true;
+}
+
+void Memory::discard(const void* address) {
+  const auto& [begin, block] = *blocks_.find(static_cast<const std::byte*>(address));
+  if (block.device >= 0) {
+    ::madvise(block.pages, round_up(block.bytes), MADV_REMOVE);
+  } else {
+    ::mmap(const_cast<std::byte*>(begin), block.bytes, PROT_NONE,
+           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+  }
 }
 
 const Block* Memory::containing(const void* address) const {

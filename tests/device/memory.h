@@ -27,7 +27,11 @@ class Memory {
   void* allocate_host(std::size_t bytes);
   /// The block that begins at `address`; null if there is none, or it was freed.
   const Block* find(const void* address) const;
+  /// The address stays reserved, so that a late use is found. Discards the bytes.
   void free(const void* address);
+  /// As free(), but the bytes stay until discard().
+  void mark_freed(const void* address);
+  void discard(const void* address);
 
   /// The block that contains the address; null for the host's own memory. Freed blocks are found too.
   const Block* containing(const void* address) const;
@@ -35,6 +39,12 @@ class Memory {
   std::byte* reachable(const void* address) const;
 
  private:
+  void reserve();
+
+  // All memory of all devices: one range of addresses for the program, and one for operations on the same pages.
+  std::byte* addresses_ = nullptr;
+  std::byte* pages_ = nullptr;
+  std::size_t used_ = 0;
   std::map<const std::byte*, Block> blocks_;
 };
 

@@ -33,6 +33,9 @@ std::string source_of(void* frame) {
 std::string find_source(void* frame) {
   Dl_info module{};
   if (::dladdr(frame, &module) == 0 || module.dli_fname == nullptr) return {};
+  // The frames of LibTorch and of the system have no lines of ours, and addr2line reads all symbols to find that out.
+  const std::string_view library = module.dli_fname;
+  if (library.find("/torch/lib/") != library.npos || library.starts_with("/lib/")) return {};
   const auto offset = static_cast<const char*>(frame) - static_cast<const char*>(module.dli_fbase) - 1;
   const std::string file = std::string_view(module.dli_fname).starts_with('/')
                                ? module.dli_fname
@@ -43,10 +46,12 @@ std::string find_source(void* frame) {
   if (!output || std::fgets(line.data(), line.size(), output.get()) == nullptr) return {};
   std::string text(line.data());
   text = text.substr(0, text.find_first_of(" \n"));
-  // The simulation's own files and the C++ library's say nothing.
+  // The simulation's own files say nothing, nor do the headers of the C++ library and of LibTorch.
   const bool own =
       text.find("/tests/device/") != std::string::npos && text.find("_test.cpp") == std::string::npos;
-  if (text.starts_with("?") || own || text.find("/c++/") != std::string::npos) return {};
+  if (text.starts_with("?") || own || text.find("/c++/") != std::string::npos ||
+      text.find("/torch/include/") != std::string::npos)
+    return {};
   return text.substr(text.rfind('/') + 1);
 }
 
@@ -75,10 +80,11 @@ std::string Label::site() const {
   return source;
 }
 
-void RaceDetector::access(const Range& range, Stamp stamp, const VectorClock& known, const Label& label,
-                          std::vector<Finding>& findings) {
+void RaceDetector::access(const void* block, const Range& range, Stamp stamp, const VectorClock& known,
+                          const Label& label, std::vector<Finding>& findings) {
   if (range.bytes == 0) return;
-  std::erase_if(accesses_, [&](const Access& before) {
+  auto& accesses = accesses_[block];
+  std::erase_if(accesses, [&](const Access& before) {
     if (!overlap(before.range, range)) return false;
     if (!known.knows(before.stamp)) {
       if (before.range.write || range.write) {
@@ -94,17 +100,19 @@ void RaceDetector::access(const Range& range, Stamp stamp, const VectorClock& kn
     // A later access that conflicts with the earlier one conflicts with this one too.
     return before.stamp != stamp && covers(range, before.range) && (range.write || !before.range.write);
   });
-  accesses_.push_back({range, stamp, label});
+  accesses.push_back({range, stamp, label});
 }
 
 bool RaceDetector::knows_all(std::string_view calls, const VectorClock& known) const {
-  return std::all_of(accesses_.begin(), accesses_.end(), [&](const Access& access) {
-    return !std::string_view(access.label.call).starts_with(calls) || known.knows(access.stamp);
+  return std::all_of(accesses_.begin(), accesses_.end(), [&](const auto& of_block) {
+    return std::all_of(of_block.second.begin(), of_block.second.end(), [&](const Access& access) {
+      return !std::string_view(access.label.call).starts_with(calls) || known.knows(access.stamp);
+    });
   });
 }
 
-void RaceDetector::forget(const Range& range) {
-  std::erase_if(accesses_, [&](const Access& access) { return overlap(access.range, range); });
+void RaceDetector::forget(const void* block) {
+  accesses_.erase(block);
 }
 
 }  // namespace lockstep::simulated

@@ -7,6 +7,7 @@
 #include <functional>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "tests/device/vector_clock.h"
@@ -32,7 +33,7 @@ struct Label {
   std::string site() const;
 
   const char* call;
-  std::array<void*, 12> frames{};
+  std::array<void*, 40> frames{};  ///< LibTorch's are many
   int depth = 0;
 };
 
@@ -41,13 +42,14 @@ using Finding = std::function<std::string()>;
 
 class RaceDetector {
  public:
-  /// `known`: the operations that have ended before the new one begins.
-  void access(const Range& range, Stamp stamp, const VectorClock& known, const Label& label,
+  /// `block` identifies the allocation in which the range lies. `known`: the operations that have ended before the new
+  /// one begins.
+  void access(const void* block, const Range& range, Stamp stamp, const VectorClock& known, const Label& label,
               std::vector<Finding>& findings);
   /// Whether all accesses by calls whose names begin so are known to have ended.
   bool knows_all(std::string_view calls, const VectorClock& known) const;
   /// The memory was freed.
-  void forget(const Range& range);
+  void forget(const void* block);
 
  private:
   struct Access {
@@ -56,7 +58,7 @@ class RaceDetector {
     Label label;
   };
 
-  std::vector<Access> accesses_;
+  std::unordered_map<const void*, std::vector<Access>> accesses_;  // by block
 };
 
 }  // namespace lockstep::simulated

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs a program with the simulated CUDA runtime and NCCL instead of the real ones.
+# Runs a program with the simulated CUDA runtime and NCCL instead of the real ones, and with LibTorch's simulated device.
 # Usage: run.sh PROGRAM [ARGS]     under mpirun: mpirun -np 2 tests/device/run.sh PROGRAM
 # BUILD=build/release is the build tree; SIMULATED_DEVICES=8 and SIMULATED_SEED=1 can be set.
 set -euo pipefail
@@ -14,4 +14,6 @@ if [ -z "$cudart" ]; then
   echo "run.sh: $libraries does not have the simulated libraries: build the target simulated_nccl (the build needs the headers of CUDA and NCCL), or set BUILD" >&2
   exit 1
 fi
-LD_PRELOAD=$cudart:$libraries/libnccl.so.2${LD_PRELOAD:+:$LD_PRELOAD} exec "$@"
+backend=$libraries/libsimulated_torch.so.1
+[ -e "$backend" ] || backend=
+LD_PRELOAD=$cudart:$libraries/libnccl.so.2${backend:+:$backend}${LD_PRELOAD:+:$LD_PRELOAD} exec "$@"

@@ -46,6 +46,40 @@ void learn_from_other_threads();
 /// Whether the calling thread knows that all collectives of this process so far have ended.
 bool knows_all_collectives();
 
+/// Memory that an operation uses.
+struct Access {
+  const void* memory = nullptr;
+  std::size_t bytes = 0;
+  bool write = false;
+};
+
+/// Work that the calling thread does in the order of a stream, while the object exists. The constructor waits for the
+/// stream's earlier work, as no GPU would; for the race detector this is no order. `stream`: a cudaStream_t.
+class Kernel {
+ public:
+  Kernel(void* stream, const char* name, const std::vector<Access>& uses);
+  ~Kernel();
+  Kernel(const Kernel&) = delete;
+  Kernel& operator=(const Kernel&) = delete;
+
+  /// Memory that was found to be used only now.
+  void also_uses(const Access& access);
+
+ private:
+  struct State;
+  State* state_;
+};
+
+/// The address at which the program can touch the memory of a device, in a Kernel.
+void* reachable(const void* memory);
+
+/// The device that has this memory; -1: none, or the host.
+int device_of(const void* memory);
+
+/// Frees memory, of a device or page-locked, as an allocator does that may use it again for the next work of `stream`:
+/// a race with all uses of it that neither that stream nor one of `others` has waited for. Nothing waits.
+void free_in_order(void* memory, void* stream, const std::vector<void*>& others);
+
 enum class Wait {
   stream,  ///< cudaStreamWaitEvent
   host,    ///< a synchronisation of the calling thread

@@ -163,9 +163,14 @@ OperationPtr Simulator::queue(Stream& stream, const Label& label, std::vector<Ra
   const Stamp stamp{stream.queue, ++stream.number};
   stream.clock.add(stamp);
   for (const Range& range : operation->ranges) {
-    races_.access(range, stamp, stream.clock, label, findings_);
+    races_.access(block_of(range), range, stamp, stream.clock, label, findings_);
   }
   return operation;
+}
+
+const void* Simulator::block_of(const Range& range) const {
+  const Block* block = memory_.containing(range.begin);
+  return block == nullptr ? nullptr : block->pages;
 }
 
 void Simulator::record(Event& event, Stream& stream) {
@@ -276,7 +281,7 @@ bool Simulator::free(const void* address) {
     if (device < 0 || device == other) synchronise_device(other);
   }
   const std::scoped_lock lock(mutex_);
-  races_.forget({static_cast<const std::byte*>(address), memory_.find(address)->bytes, true});
+  races_.forget(address);
   memory_.free(address);
   return true;
 }

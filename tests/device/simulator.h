@@ -63,6 +63,15 @@ struct Event {
   VectorClock clock;
 };
 
+/// An operation whose work the host does.
+struct KernelState {
+  Label label;
+  Stamp stamp;
+  VectorClock known;
+  bool running = false;
+  bool done = false;
+};
+
 /// What the calling thread has done and knows.
 struct HostThread {
   std::size_t queue = 0;
@@ -93,6 +102,10 @@ class Simulator {
   /// Queues work. `ranges` are as the program names them; finds races.
   OperationPtr queue(Stream& stream, const Label& label, std::vector<Range> ranges,
                      std::function<void()> begin = nullptr, std::function<void()> end = nullptr);
+  /// As queue(); the operation runs when the caller has waited for `running`, until end_kernel().
+  std::shared_ptr<KernelState> begin_kernel(Stream& stream, const Label& label, std::vector<Range> ranges);
+  void add_access(const KernelState& kernel, const Range& range);
+  void end_kernel(KernelState& kernel);
   void record(Event& event, Stream& stream);
   /// The stream's later work begins after `operation`. `clock` has the operations that have ended by then.
   void make_wait(Stream& stream, const OperationPtr& operation, const VectorClock& clock);
@@ -109,6 +122,8 @@ class Simulator {
   void* allocate(std::size_t bytes, std::optional<int> device);
   /// Waits for all devices first, as cudaFree does. False if the memory is unknown.
   bool free(const void* address);
+  /// As free_in_order() in simulation.h. False if the memory is unknown.
+  bool free(const void* address, Stream& stream, const std::vector<Stream*>& others);
   const Block* containing(const void* address);
   std::byte* reachable(const void* address);
 
@@ -141,6 +156,8 @@ class Simulator {
   void push(Stream& stream, OperationPtr operation);
   void join_default_stream(Stream& stream, Operation& operation);
   bool check_memory(const Range& range, const Label& label);
+  const void* block_of(const Range& range) const;
+  void discard_finished();
 
   int devices_ = 8;
   std::recursive_mutex mutex_;
@@ -152,6 +169,11 @@ class Simulator {
   std::vector<HostThread*> threads_;
   VectorClock synchronised_;  // what host threads know by synchronisation
   Memory memory_;
+  struct Freed {
+    const void* address;
+    std::vector<OperationPtr> after;
+  };
+  std::vector<Freed> freed_;  // their bytes are still there
   RaceDetector races_;
   std::vector<Finding> findings_;
   std::set<int> contexts_;

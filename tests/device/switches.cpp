@@ -81,7 +81,7 @@ void Simulator::access_from_host(Range range, const Label& label) {
   thread.clock.add(stamp);
   VectorClock known = thread.clock;
   known.join(synchronised_);
-  races_.access(range, stamp, known, label, findings_);
+  races_.access(block_of(range), range, stamp, known, label, findings_);
 }
 
 void Simulator::learn_from_other_threads() {

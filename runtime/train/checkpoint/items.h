@@ -51,7 +51,7 @@ ItemPointer text_item(std::function<std::string()> save, std::function<void(cons
 
 ItemPointer hook_item(CommHook& hook, int rank);
 
-/// The states of this process's random generators: of the CPU, of each CUDA device, and of the one that the modules
+/// The states of this process's random generators: of the CPU, of each other device, and of the one that the modules
 /// are on.
 ItemPointer random_item(int rank, const Modules& modules);
 

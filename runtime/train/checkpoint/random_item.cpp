@@ -2,6 +2,7 @@
 #include <optional>
 
 #include "common/error.h"
+#include "runtime/accelerator.h"
 #include "runtime/train/checkpoint/items.h"
 #include "runtime/train/random_state.h"
 
@@ -14,29 +15,27 @@ struct Generator {
   at::Generator generator;
 };
 
-at::Generator cuda_generator(torch::Device device) {
+at::Generator generator_of(torch::Device device) {
   return train::default_generators(device).at(1);
 }
 
 // The device of the rank's modules, else the current one.
-torch::Device device_of_rank(const Modules& modules) {
+torch::Device device_of_rank(const Modules& modules, torch::DeviceType type) {
   for (const auto& [name, module] : modules) {
-    for (const auto& parameter : module->parameters()) {
-      if (parameter.is_cuda()) return parameter.device();
-    }
+    if (const auto device = train::device_of(module->parameters())) return *device;
   }
-  return torch::kCUDA;
+  return type;
 }
 
 // The generator of the rank's own device has a name too, because a resumed job may number devices differently. It
 // comes last: its state counts if a device has two.
 std::vector<Generator> generators(const Modules& modules) {
   std::vector<Generator> all = {{"cpu", train::default_generators(std::nullopt).at(0)}};
-  if (torch::cuda::is_available()) {
-    for (int i = 0; i < static_cast<int>(torch::cuda::device_count()); ++i)
-      all.push_back(
-          {fmt::format("cuda:{}", i), cuda_generator({torch::kCUDA, static_cast<c10::DeviceIndex>(i)})});
-    all.push_back({"cuda", cuda_generator(device_of_rank(modules))});
+  if (const auto type = accelerator()) {
+    const std::string name = torch::Device(*type).str();
+    for (int i = 0; i < device_count(*type); ++i)
+      all.push_back({fmt::format("{}:{}", name, i), generator_of({*type, static_cast<c10::DeviceIndex>(i)})});
+    all.push_back({name, generator_of(device_of_rank(modules, *type))});
   }
   return all;
 }

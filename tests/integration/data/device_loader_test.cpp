@@ -1,16 +1,13 @@
-// The loader's copies to a device, on a GPU if there is one, else on the CPU. LOCKSTEP_TEST_DEVICE=cuda makes it an error
-// if there is none.
-#include "common/environment.h"
+// The loader's copies to a device, on a GPU or a simulated one (tests/device) if there is one, else on the CPU.
+// LOCKSTEP_TEST_DEVICE names the type of device that there must be.
 #include "tests/integration/data/loader_fixture.h"
+#include "tests/integration/device_for_tests.h"
 
 namespace lockstep::data {
 namespace {
 
 torch::Device device() {
-  static const bool cuda = torch::cuda::is_available();
-  if (!cuda && environment::get_or("LOCKSTEP_TEST_DEVICE", "") == "cuda")
-    fail("LOCKSTEP_TEST_DEVICE=cuda, but LibTorch finds no CUDA device");
-  return cuda ? torch::kCUDA : torch::kCPU;
+  return testing::device_for_tests(0).type();
 }
 
 bool same(const torch::Tensor& on_cpu, const torch::Tensor& on_device) {
@@ -25,7 +22,7 @@ TEST_F(LoaderTest, BatchesOnTheDeviceAreThoseOfTheCpu) {
     plan.padded = padded;
     Loader host(*reader_, plan, 0, nullptr);
     Loader copied(*reader_, plan, 0, nullptr, {.batches_ahead = 2, .device = device()});
-    EXPECT_EQ(copied.memory().page_locked, device().is_cuda());
+    EXPECT_EQ(copied.memory().page_locked, !device().is_cpu());
     const auto matrix = torch::randn({device().is_cuda() ? 4096 : 64, device().is_cuda() ? 4096 : 64},
                                      torch::TensorOptions(device()));
     std::vector<Batch> expected;

@@ -1,4 +1,4 @@
-// DistributedDataParallel on GPUs, one for each rank of a node. Skipped if there are fewer GPUs.
+// DistributedDataParallel on GPUs or simulated ones (tests/device), one for each rank of a node. Skipped if there are fewer.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -6,6 +6,7 @@
 
 #include "runtime/ddp/hooks/compress.h"
 #include "tests/integration/ddp/models.h"
+#include "tests/integration/device_for_tests.h"
 #include "tests/integration/mpi_world.h"
 
 namespace lockstep::testing {
@@ -14,16 +15,15 @@ namespace {
 class OnGpus : public ::testing::Test {
  protected:
   void SetUp() override {
-    const auto devices = static_cast<int>(torch::cuda::device_count());
+    const auto type = device().type();
+    const int devices = device().is_cpu() ? 0 : device_count(type);
     if (any_rank(devices < world().local_size())) {
-      GTEST_SKIP() << "fewer CUDA devices than ranks on a node, or LibTorch without its CUDA libraries ("
+      GTEST_SKIP() << "fewer devices than ranks on a node, or LibTorch without its CUDA libraries ("
                    << devices << " seen)";
     }
   }
 
-  static torch::Device device() {
-    return {torch::kCUDA, static_cast<torch::DeviceIndex>(world().local_rank())};
-  }
+  static torch::Device device() { return device_for_tests(world().local_rank()); }
 
   // A rank's rows of a step.
   static torch::Tensor rows_of(int rank, int step) {
@@ -57,7 +57,7 @@ class OnGpus : public ::testing::Test {
       const auto gradients = expected(whole, step);
       const auto parameters = net->parameters();
       for (std::size_t i = 0; i < parameters.size(); ++i) {
-        EXPECT_TRUE(parameters[i].grad().is_cuda());
+        EXPECT_EQ(parameters[i].grad().device(), device());
         EXPECT_TRUE(torch::allclose(parameters[i].grad().cpu(), gradients[i], 1e-10, 1e-12))
             << "step " << step;
         EXPECT_TRUE(same_bits_everywhere(parameters[i].grad().cpu()));

@@ -1,33 +1,29 @@
-// Those parts of the toolkit that depend on the device, on a GPU if there is one, else on the CPU.
-// LOCKSTEP_TEST_DEVICE=cuda makes it an error if there is none.
+// Those parts of the toolkit that depend on the device, on a GPU or a simulated one (tests/device) if there is one, else
+// on the CPU. LOCKSTEP_TEST_DEVICE names the type of device that there must be.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <limits>
 #include <vector>
 
-#include "common/environment.h"
 #include "exporters/record/reader.h"
 #include "runtime/train/activation_checkpoint.h"
+#include "tests/integration/device_for_tests.h"
 #include "tests/integration/train/checkpoint_world.h"
 
 namespace lockstep::testing {
 namespace {
 
 torch::Device device() {
-  static const bool cuda = torch::cuda::is_available();
-  if (!cuda && environment::get_or("LOCKSTEP_TEST_DEVICE", "") == "cuda")
-    fail("LOCKSTEP_TEST_DEVICE=cuda, but LibTorch finds no CUDA device");
-  return cuda ? torch::Device(torch::kCUDA, static_cast<torch::DeviceIndex>(world().local_rank()))
-              : torch::Device(torch::kCPU);
+  return device_for_tests(world().local_rank());
 }
 
 class OnDevice : public ::testing::Test {
  protected:
   void SetUp() override {
-    const auto devices = static_cast<int>(torch::cuda::device_count());
-    if (any_rank(device().is_cuda() && devices < world().local_size()))
-      GTEST_SKIP() << "fewer CUDA devices (" << devices << ") than ranks on a node";
+    const int devices = device_count(device().type());
+    if (any_rank(!device().is_cpu() && devices < world().local_size()))
+      GTEST_SKIP() << "fewer devices (" << devices << ") than ranks on a node";
   }
 };
 
@@ -71,7 +67,7 @@ TEST_F(OnDevice, ScaledGradientsOfHalfAreThoseOfFloat) {
   torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.1));
   torch::Tensor loss;
   {
-    const Autocast half(device().type(), device().is_cuda() ? torch::kHalf : torch::kBFloat16);
+    const Autocast half(device().type(), !device().is_cpu() ? torch::kHalf : torch::kBFloat16);
     const auto output = ddp(input);
     EXPECT_NE(output.scalar_type(), torch::kFloat);
     loss = output.to(torch::kFloat).square().sum();
@@ -183,7 +179,7 @@ TEST_F(OnDevice, TheRecordHasTheTimesOfTheDevice) {
     for (int i = 0; i < 20; ++i) torch::mm(matrix, matrix);
   };
   const auto synchronise = [&] {
-    if (device().is_cuda()) torch::cuda::synchronize(device().index());
+    if (!device().is_cpu()) c10::impl::VirtualGuardImpl(device().type()).getStream(device()).synchronize();
   };
   work();  // makes what the library makes once
   synchronise();

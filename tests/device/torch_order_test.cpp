@@ -1,0 +1,90 @@
+// The order that the product makes between LibTorch's streams, NCCL and the host, under the race detector.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "runtime/ddp/collectives.h"
+#include "runtime/lockstep.h"
+#include "tests/device/simulation.h"
+#include "tests/integration/data/loader_fixture.h"
+#include "tests/integration/ddp/models.h"
+#include "tests/integration/device_for_tests.h"
+
+namespace lockstep {
+namespace {
+
+using simulated::Wait;
+using ::testing::Each;
+using ::testing::IsEmpty;
+using testing::Net;
+using testing::world;
+
+torch::Device device() {
+  return testing::device_for_tests(world().local_rank());
+}
+
+// The largest number of any rank.
+int most(int mine) {
+  world().communicator().all_reduce({&mine, 1, comm::DataType::i32}, "a number", {.op = comm::ReduceOp::max})->wait();
+  return mine;
+}
+
+// Tells the race detector when the loader's threads write the page-locked buffers.
+class DeclaringReader : public data::WatchedReader {
+ public:
+  explicit DeclaringReader(const pack::Reader& reader) : WatchedReader(reader, [](std::size_t) {}) {}
+  void read(std::size_t i, std::span<std::byte> into) const override {
+    simulated::learn_from_other_threads();  // the loader's queue has a lock
+    simulated::access_from_host(into.data(), into.size(), true, "the loader");
+    WatchedReader::read(i, into);
+  }
+};
+
+class TorchOrder : public data::LoaderTest {
+ protected:
+  void TearDown() override { EXPECT_THAT(simulated::take_findings(), IsEmpty()); }
+
+  // Everything of a training step that has to do with the order of streams. Returns numbers that must not depend on it.
+  std::vector<double> train(std::uint64_t seed) {
+    simulated::set_seed(seed * 16 + static_cast<std::uint64_t>(world().rank()));
+    torch::manual_seed(7);
+    std::vector<double> results;
+    Net net;
+    net->to(device());
+    DistributedDataParallel ddp(net, world(), testing::small_buckets());
+    torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.01));
+    GradScaler scaler(world(), {.initial_scale = 4});
+    const DeclaringReader reader(*reader_);
+    data::Loader loader(reader, alone(), 0, nullptr, {.batches_ahead = 2, .device = device()});
+    auto batch = loader.begin();
+    for (int step = 0; step < 3; ++step, ++batch) {
+      const auto rows = testing::rows(2, static_cast<std::uint64_t>(step)).to(device());
+      const auto tokens = (*batch).tokens.to(torch::kDouble).sum();
+      ddp.backward(scaler.scale(testing::sum_of_squares(ddp(rows), torch::ones_like(rows))), 2);
+      scaler.step(optimizer);
+      scaler.update();
+      optimizer.zero_grad();
+      auto sum = torch::full({3}, static_cast<double>(world().rank() + 1), torch::TensorOptions(device()));
+      all_reduce(world(), sum, ReduceOp::sum, "numbers");
+      results.push_back(tokens.item<double>());
+      results.push_back(sum.sum().item<double>());
+    }
+    for (const auto& parameter : net->parameters()) results.push_back(parameter.sum().item<double>());
+    return results;
+  }
+};
+
+TEST_F(TorchOrder, HoldsForManySeeds) {
+  const auto expected = train(0);
+  for (std::uint64_t seed = 1; seed <= 10; ++seed) {
+    EXPECT_EQ(train(seed), expected) << "seed " << seed;
+    EXPECT_THAT(simulated::take_findings(), IsEmpty()) << "seed " << seed;
+  }
+}
+
+}  // namespace
+}  // namespace lockstep
