@@ -86,5 +86,38 @@ TEST_F(TorchOrder, HoldsForManySeeds) {
   }
 }
 
+// Without any one of its waits the product is wrong, and the race detector or a wrong result says so.
+TEST_F(TorchOrder, EveryWaitIsNeeded) {
+  const auto expected = train(1);
+  std::map<std::string, bool> found;  // by the line that waits
+  for (const Wait kind : {Wait::stream, Wait::query}) {
+    simulated::drop_wait(kind, 0);
+    train(1);
+    const int waits = most(simulated::waits(kind));
+    for (int n = 1; n <= waits; ++n) {
+      simulated::drop_wait(kind, n);
+      bool finding = train(1) != expected;
+      finding |= simulated::drop_findings() > 0;
+      simulated::drop_wait(kind, 0);
+      for (const auto& site : simulated::take_dropped_sites()) found[site] = found[site] || finding;
+    }
+  }
+  for (const auto& [site, is_found] : found) {
+    EXPECT_TRUE(is_found) << site << " can be left out, and nothing notices";
+    if (world().rank() == 0) std::printf("  %s: %s\n", site.c_str(), is_found ? "found" : "not found");
+  }
+  EXPECT_GE(found.size(), 3U);
+}
+
+TEST_F(TorchOrder, TheDetectorNamesTheCallsThatWaitForTheDevice) {
+  const auto tensor = torch::ones({4}, torch::TensorOptions(device()));
+  const SyncDetector detector(device().type());
+  const auto doubled = tensor * 2;
+  EXPECT_EQ(detector.text(), "no synchronising call");
+  EXPECT_EQ(doubled.sum().item<float>(), 8);
+  EXPECT_EQ(doubled.cpu().numel(), 4);
+  EXPECT_EQ(detector.text(), "aten::item (once), aten::to (once)");
+}
+
 }  // namespace
 }  // namespace lockstep
