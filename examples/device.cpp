@@ -3,7 +3,7 @@
 #include <torch/version.h>
 
 #include "common/error.h"
-#include "runtime/accelerator.h"
+#include "runtime/profile/accelerator.h"
 
 namespace lockstep {
 
@@ -19,8 +19,8 @@ c10::Device choose_device(const std::string& name, const World& world) {
   }
   const int index = devices == 1 ? 0 : world.local_rank();
   if (index >= devices) {
-    fail_usage("--device {}: this node has {} devices for {} ranks; start one rank for each device",
-               name, devices, world.local_size());
+    fail_usage("--device {}: this node has {} devices for {} ranks; start one rank for each device", name,
+               devices, world.local_size());
   }
   return {type, static_cast<c10::DeviceIndex>(index)};
 }

@@ -34,7 +34,8 @@ inline auto optimizer_key(const at::Tensor& parameter) {
 
 /// The types of devices that have autocast. 1.13 has one function for each of them.
 inline constexpr std::array kAutocastDevices = {
-    at::kCPU, at::kCUDA,
+    at::kCPU,
+    at::kCUDA,
 #if TORCH_VERSION_MAJOR >= 2
     at::kPrivateUse1,
 #endif

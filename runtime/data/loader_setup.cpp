@@ -8,11 +8,11 @@
 
 #include "common/background_cpus.h"
 #include "common/error.h"
-#include "runtime/accelerator.h"
 #include "runtime/data/batch/batch_builder.h"
 #include "runtime/data/batch/image_batch_builder.h"
 #include "runtime/data/plan/epoch_planner.h"
 #include "runtime/data/plan/mixture/mixture_planner.h"
+#include "runtime/profile/accelerator.h"
 
 namespace lockstep::data {
 namespace {

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "common/clock.h"
-#include "runtime/accelerator.h"
+#include "runtime/profile/accelerator.h"
 #include "runtime/profile/spans.h"
 
 namespace lockstep::profile {

@@ -156,8 +156,9 @@ std::vector<torch::Tensor> activation_checkpoint(const train::TensorFunction& fu
   const bool needed = std::any_of(tensors.begin(), tensors.end(),
                                   [](const torch::Tensor& tensor) { return tensor.requires_grad(); });
   if (!needed || !torch::GradMode::is_enabled()) return function(inputs);
-  return Recompute::apply(c10::make_intrusive<Segment>(function, inputs.size(), ForwardState(train::device_of(tensors))),
-                          torch::TensorList(tensors));
+  return Recompute::apply(
+      c10::make_intrusive<Segment>(function, inputs.size(), ForwardState(train::device_of(tensors))),
+      torch::TensorList(tensors));
 }
 
 }  // namespace lockstep

@@ -1,4 +1,5 @@
-// What a simulated device needs that is not CUDA's: kernels that the host runs, and memory that is freed in order.
+// Kernels that the host runs, and memory that is freed in order: a simulated device needs them, and CUDA does not have
+// them.
 #include <algorithm>
 #include <utility>
 

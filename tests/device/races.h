@@ -44,8 +44,8 @@ class RaceDetector {
  public:
   /// `block` identifies the allocation in which the range lies. `known`: the operations that have ended before the new
   /// one begins.
-  void access(const void* block, const Range& range, Stamp stamp, const VectorClock& known, const Label& label,
-              std::vector<Finding>& findings);
+  void access(const void* block, const Range& range, Stamp stamp, const VectorClock& known,
+              const Label& label, std::vector<Finding>& findings);
   /// Whether all accesses by calls whose names begin so are known to have ended.
   bool knows_all(std::string_view calls, const VectorClock& known) const;
   /// The memory was freed.

@@ -54,7 +54,7 @@ struct Access {
 };
 
 /// Work that the calling thread does in the order of a stream, while the object exists. The constructor waits for the
-/// stream's earlier work, as no GPU would; for the race detector this is no order. `stream`: a cudaStream_t.
+/// stream's earlier work, as no GPU would; the race detector does not count this as order. `stream`: a cudaStream_t.
 class Kernel {
  public:
   Kernel(void* stream, const char* name, const std::vector<Access>& uses);

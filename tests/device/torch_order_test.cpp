@@ -29,7 +29,10 @@ torch::Device device() {
 
 // The largest number of any rank.
 int most(int mine) {
-  world().communicator().all_reduce({&mine, 1, comm::DataType::i32}, "a number", {.op = comm::ReduceOp::max})->wait();
+  world()
+      .communicator()
+      .all_reduce({&mine, 1, comm::DataType::i32}, "a number", {.op = comm::ReduceOp::max})
+      ->wait();
   return mine;
 }
 

@@ -5,7 +5,7 @@
 
 #include "common/environment.h"
 #include "common/error.h"
-#include "runtime/accelerator.h"
+#include "runtime/profile/accelerator.h"
 
 namespace lockstep::testing {
 
@@ -15,8 +15,7 @@ inline c10::Device device_for_tests(int local_rank) {
   const std::string found = c10::Device(type).str();
   const std::string expected = environment::get_or("LOCKSTEP_TEST_DEVICE", found);
   if (found != expected) fail("LOCKSTEP_TEST_DEVICE={}, but LibTorch finds only {}", expected, found);
-  return type == c10::kCPU ? c10::Device(type)
-                           : c10::Device(type, static_cast<c10::DeviceIndex>(local_rank));
+  return type == c10::kCPU ? c10::Device(type) : c10::Device(type, static_cast<c10::DeviceIndex>(local_rank));
 }
 
 }  // namespace lockstep::testing

@@ -8,9 +8,11 @@
 #include "tests/integration/mpi_world.h"
 
 namespace lockstep::testing {
-namespace {
 
-World* the_world = nullptr;
+// One for the whole program, also if several files like this one are linked into it (tests/device).
+inline World* the_world = nullptr;
+
+namespace {
 
 class FailuresOnly : public ::testing::EmptyTestEventListener {
   void OnTestPartResult(const ::testing::TestPartResult& result) override {

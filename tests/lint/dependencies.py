@@ -29,7 +29,7 @@ ALLOWED = {
     "runtime/comm/shm": ["common", "runtime/comm/shm"],
     "runtime/ddp": ["common", "runtime/torch_version.h", "runtime/profile", "runtime/comm", "runtime/ddp"],
     "runtime/prometheus": ["common", "runtime/comm", "runtime/prometheus", "exporters/families", "exporters/record"],
-    "runtime/train": ["common", "runtime/torch_version.h", "runtime/comm", "runtime/ddp", "runtime/train"],
+    "runtime/train": ["common", "runtime/profile/accelerator.h", "runtime/torch_version.h", "runtime/comm", "runtime/ddp", "runtime/train"],
     "runtime/data": ["common", "runtime/profile", "runtime/comm", "runtime/ddp", "runtime/data", "staging/pack"],
     "exporters/record": ["exporters/record"],
     "exporters/families": ["common", "exporters/record", "exporters/families"],

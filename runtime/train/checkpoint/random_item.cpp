@@ -2,7 +2,7 @@
 #include <optional>
 
 #include "common/error.h"
-#include "runtime/accelerator.h"
+#include "runtime/profile/accelerator.h"
 #include "runtime/train/checkpoint/items.h"
 #include "runtime/train/random_state.h"
 

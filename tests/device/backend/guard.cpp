@@ -48,7 +48,9 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
   }
 
   c10::Stream getStream(c10::Device device) const override { return current_stream(device.index()); }
-  c10::Stream getDefaultStream(c10::Device device) const override { return c10::Stream(c10::Stream::DEFAULT, device); }
+  c10::Stream getDefaultStream(c10::Device device) const override {
+    return c10::Stream(c10::Stream::DEFAULT, device);
+  }
   c10::Stream getStreamFromGlobalPool(c10::Device device, bool /*high*/) const override {
     static std::mutex mutex;
     static std::array<std::array<cudaStream_t, kPool>, kDevices> pool{};
@@ -144,7 +146,7 @@ c10::Stream current_stream(c10::DeviceIndex device) {
 
 }  // namespace lockstep::simulated
 
-// DistributedDataParallel asks for the CUDA stream behind one of this device's streams (runtime/ddp/device.cpp).
+// DistributedDataParallel asks which of CUDA's streams one of this device's is (runtime/ddp/device.cpp).
 extern "C" void* lockstep_cuda_stream(c10::StreamId stream) {
   return reinterpret_cast<void*>(stream);
 }

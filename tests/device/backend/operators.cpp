@@ -84,9 +84,9 @@ const at::Tensor& resize(const at::Tensor& self, at::IntArrayRef sizes,
   auto* const impl = self.unsafeGetTensorImpl();
   impl->set_sizes_contiguous(sizes);
   c10::Storage storage = impl->storage();
-  const std::size_t bytes = (static_cast<std::size_t>(self.numel()) +
-                             static_cast<std::size_t>(self.storage_offset())) *
-                            self.itemsize();
+  const std::size_t bytes =
+      (static_cast<std::size_t>(self.numel()) + static_cast<std::size_t>(self.storage_offset())) *
+      self.itemsize();
   if (bytes <= storage.nbytes()) return self;
   c10::DataPtr memory = device_allocator()->allocate(bytes);
   if (storage.nbytes() > 0) device_allocator()->copy_data(memory.get(), storage.data(), storage.nbytes());
@@ -103,8 +103,9 @@ bool same_layout(const at::Tensor& from, const at::Tensor& to) {
 // Both have the same layout, and one is on the device.
 void copy_bytes(const at::Tensor& from, const at::Tensor& to, c10::Stream stream, bool non_blocking) {
   const auto handle = static_cast<cudaStream_t>(native(stream));
-  check(cudaMemcpyAsync(to.mutable_data_ptr(), from.const_data_ptr(), from.nbytes(), cudaMemcpyDefault, handle),
-        "cudaMemcpyAsync");
+  check(
+      cudaMemcpyAsync(to.mutable_data_ptr(), from.const_data_ptr(), from.nbytes(), cudaMemcpyDefault, handle),
+      "cudaMemcpyAsync");
   for (const at::Tensor& tensor : {from, to}) {
     // So that page-locked memory is not given out again before the copy has ended.
     if (tensor.is_cpu())
@@ -132,7 +133,8 @@ at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_bloc
     copy_from(staged, to, true);
   } else {
     const at::Tensor packed = source.contiguous();
-    const at::Tensor staged = at::empty_strided(packed.sizes(), packed.strides(), packed.options().device(c10::kCPU));
+    const at::Tensor staged =
+        at::empty_strided(packed.sizes(), packed.strides(), packed.options().device(c10::kCPU));
     copy_bytes(packed, staged, stream, false);
     to.copy_(staged);
   }
@@ -164,7 +166,7 @@ bool may_take_data(const at::Tensor& self, const at::Tensor& from) {
   return self.layout() == from.layout();
 }
 
-// Operators that write arguments of which their schema does not say so.
+// Arguments that operators write, although their schemas do not say so.
 const std::map<std::string, std::set<std::size_t>> kHiddenWrites = {{"aten::native_batch_norm", {3, 4}}};
 
 // The CPU's default generator stands for the device's while an operator draws numbers.
@@ -202,8 +204,8 @@ class Call {
     for (std::size_t i = 0; i < arguments.size(); ++i) {
       const auto* alias = arguments[i].alias_info();
       const auto hidden = kHiddenWrites.find(op.schema().name());
-      const bool writes =
-          (alias != nullptr && alias->isWrite()) || (hidden != kHiddenWrites.end() && hidden->second.count(i) > 0);
+      const bool writes = (alias != nullptr && alias->isWrite()) ||
+                          (hidden != kHiddenWrites.end() && hidden->second.count(i) > 0);
       take(stack[first + i], writes);
     }
     TORCH_CHECK(device_, op.schema().name(), " is not implemented for the simulated device");
@@ -277,10 +279,12 @@ class Call {
     for (const Alias& alias : aliases_) {
       if (host.is_same(alias.host)) return alias.device;
       if (host.storage().is_alias_of(alias.host.storage()))
-        return at::native::as_strided_tensorimpl(alias.device, host.sizes(), host.strides(), host.storage_offset());
+        return at::native::as_strided_tensorimpl(alias.device, host.sizes(), host.strides(),
+                                                 host.storage_offset());
     }
     const at::Tensor dense = host.is_non_overlapping_and_dense() ? host : host.contiguous();
-    const at::Tensor result = at::empty_strided(dense.sizes(), dense.strides(), dense.options().device(*device_));
+    const at::Tensor result =
+        at::empty_strided(dense.sizes(), dense.strides(), dense.options().device(*device_));
     if (dense.numel() == 0) return result;
     std::memcpy(reachable(result.mutable_data_ptr()), dense.const_data_ptr(), dense.nbytes());
     kernel.also_uses(access_to(result, true));

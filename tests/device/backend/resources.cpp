@@ -104,7 +104,7 @@ class DeviceMemory final : public c10::DeviceAllocator {
   void resetPeakStats(c10::DeviceIndex /*device*/) override {}
 };
 
-// Page-locked memory is given out again when the copies of which LibTorch told it have ended.
+// Page-locked memory is given out again when the copies that LibTorch has announced have ended.
 class HostMemory final : public at::HostAllocator {
  public:
   c10::DataPtr allocate(std::size_t bytes) override {

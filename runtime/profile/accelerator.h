@@ -6,6 +6,7 @@
 // Threads: safe from any.
 #pragma once
 
+#include <ATen/Context.h>
 #include <c10/core/Device.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
@@ -18,6 +19,8 @@ inline constexpr std::array kAccelerators = {c10::DeviceType::CUDA, c10::DeviceT
 
 /// The number of devices of this type that LibTorch can use.
 inline int device_count(c10::DeviceType type) {
+  // Its library of CUDA's streams counts devices even if that of the operators is missing.
+  if (type == c10::DeviceType::CUDA && !at::hasCUDA()) return 0;
   const auto* const backend = c10::impl::device_guard_impl_registry[static_cast<std::size_t>(type)].load();
   return backend == nullptr ? 0 : backend->deviceCount();
 }
