@@ -1,5 +1,6 @@
 // Those parts of the toolkit that depend on the device, on a GPU or a simulated one (tests/device) if there is one, else
 // on the CPU. LOCKSTEP_TEST_DEVICE names the type of device that there must be.
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
