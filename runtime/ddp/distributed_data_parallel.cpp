@@ -11,11 +11,13 @@ namespace lockstep {
 namespace {
 
 constexpr const char* kBuildAlike = "build the same model with the same options on every rank";
+constexpr const char* kJoinWithCount =
+    "join divides gradients by a number of ranks, but ddp.backward(loss_sum, count) averages by count; call "
+    "loss.backward() inside join, or call skip() on a rank without data instead of join";
 
 // The options that must be the same on all ranks.
 std::vector<ddp::Trait> traits_of(const DistributedDataParallelOptions& options) {
-  return {{"option average", options.average == Average::tokens ? "tokens" : "ranks"},
-          {"option bucket_cap_mb", fmt::to_string(options.bucket_cap_mb)},
+  return {{"option bucket_cap_mb", fmt::to_string(options.bucket_cap_mb)},
           {"option first_bucket_bytes", fmt::to_string(options.first_bucket_bytes)},
           {"option broadcast_buffers", fmt::to_string(options.broadcast_buffers)},
           {"option find_unused_parameters", fmt::to_string(options.find_unused_parameters)},
@@ -182,12 +184,7 @@ void DistributedDataParallelBase::after_forward(const std::vector<torch::Tensor>
 
 void DistributedDataParallelBase::join(const std::function<void()>& loop, const JoinOptions& options) {
   if (!options.enable) return loop();
-  if (reducer_->options().average != Average::ranks) {
-    fail_usage(
-        "join divides gradients by a number of ranks, but this model averages them by tokens; call skip() on "
-        "a "
-        "rank without data, or choose Average::ranks");
-  }
+  if (reducer_->average().mode() == ddp::Averaging::by_count) fail_usage("{}", kJoinWithCount);
   if (join_) fail_usage("join was called inside join");
   if (const auto why = reducer_->refuses_join(); !why.empty()) fail_usage("join: {}", why);
   struct End {
@@ -200,7 +197,7 @@ void DistributedDataParallelBase::join(const std::function<void()>& loop, const 
   } const end{join_, *reducer_};
   reducer_->count_steps(false);
   auto& communicator = world_.communicator();
-  join_ = std::make_unique<ddp::Join>(communicator, reducer_->rank_factor(), options);
+  join_ = std::make_unique<ddp::Join>(communicator, reducer_->average().rank_factor(), options);
   loop();
   for (ddp::Join::Operations others; join_->shadow(others);) {
     if (others.broadcasts_buffers) broadcast_buffers_of(join_->authority(), ddp::buffers_of(module_));
@@ -212,35 +209,27 @@ void DistributedDataParallelBase::join(const std::function<void()>& loop, const 
   ddp::broadcast_from(*device_communicator_, root, ddp::named_buffers_of(module_), "final buffer");
 }
 
-void DistributedDataParallelBase::backward(const torch::Tensor& loss_sum, std::int64_t loss_tokens) {
-  if (options().average != Average::tokens) {
-    fail_usage(
-        "backward was called with a number of tokens, but gradients are averaged by ranks; choose "
-        "Average::tokens, or call backward(loss)");
-  }
-  run_backward(loss_sum, loss_tokens);
+void DistributedDataParallelBase::backward(const torch::Tensor& loss_sum, std::int64_t count) {
+  if (join_) fail_usage("{}", kJoinWithCount);
+  const ddp::CountedBackward call;
+  run_backward(loss_sum, ddp::Averaging::by_count, count);
 }
 
 void DistributedDataParallelBase::backward(const torch::Tensor& loss) {
-  if (options().average != Average::ranks) {
-    fail_usage(
-        "backward was called without a number of tokens, but gradients are averaged by tokens; call "
-        "backward(loss_sum, loss_tokens), or choose Average::ranks");
-  }
-  run_backward(loss, 0);
+  run_backward(loss, ddp::Averaging::over_ranks, 0);
 }
 
-void DistributedDataParallelBase::run_backward(const torch::Tensor& loss, std::int64_t tokens) {
+void DistributedDataParallelBase::run_backward(const torch::Tensor& loss, ddp::Averaging mode,
+                                               std::int64_t count) {
   if (!loss.defined() || loss.numel() != 1) fail_usage("backward needs a loss with exactly one element");
   if (!loss.requires_grad()) {
     fail_usage(
         "the loss does not depend on any trained parameter; for a micro-batch without data call skip()");
   }
   const auto scope = world_.timer().phase(profile::Phase::backward);
-  const ddp::BackwardCall call;
-  world_.timer().add_backward_tokens(tokens);
-  reducer_->begin(tokens);
-  loss.backward(torch::full_like(loss, reducer_->loss_factor()));
+  reducer_->begin(mode, count);
+  world_.timer().add_backward_tokens(count);
+  loss.backward(torch::full_like(loss, reducer_->average().loss_factor()));
   reducer_->finish();
 }
 
@@ -256,7 +245,7 @@ void DistributedDataParallelBase::discard() {
 }
 
 std::int64_t DistributedDataParallelBase::tokens_of_last_step() const {
-  return reducer_->tokens().tokens_of_last_step();
+  return reducer_->average().count_of_last_step();
 }
 
 }  // namespace lockstep

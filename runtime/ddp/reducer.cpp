@@ -67,9 +67,7 @@ Reducer::Reducer(comm::Communicator& communicator, comm::Communicator& gradients
       timer_(timer),
       options_(options),
       sync_(sync),
-      tokens_(communicator),
-      rank_factor_(std::make_shared<double>(1.0 / communicator.size())),
-      factor_(options.average == Average::tokens ? tokens_.gradient_factor() : rank_factor_),
+      average_(communicator.size()),
       message_(communicator),
       replica_check_(communicator, gradients, options),
       lateness_(communicator),
@@ -100,10 +98,6 @@ void Reducer::register_comm_hook(std::shared_ptr<CommHook> hook) {
   if (comm_hook_) fail_usage("register_comm_hook was called twice; a model can have one hook");
   if (!learning_) fail_usage("register_comm_hook must be called before the first backward");
   comm_hook_ = std::move(hook);
-}
-
-double Reducer::loss_factor() const {
-  return options_.average == Average::tokens ? tokens_.loss_factor() : 1.0;
 }
 
 // Clears the state after a backward that threw. Gradients accumulated on this rank alone can be dropped, but
@@ -149,9 +143,9 @@ void Reducer::watch(const std::vector<torch::Tensor>& outputs) {
   graph_walked_ = true;
 }
 
-void Reducer::begin(std::int64_t tokens) {
+void Reducer::begin(Averaging mode, std::int64_t count) {
   leave_backward();
-  if (options_.average == Average::tokens) tokens_.add(tokens);
+  average_.begin(mode, count);
   count_step();
   if (sync_) {
     begin_sync();
@@ -174,18 +168,13 @@ void Reducer::arm() {
 }
 
 void Reducer::begin_outside(const std::string& parameter) {
-  if (options_.average == Average::tokens) {
-    if (BackwardCall::is_running()) {
-      fail_usage(
-          "backward of one DistributedDataParallel reached parameter '{}' of another one, whose number of "
-          "tokens "
-          "is not known; wrap one module that contains both, or choose Average::ranks",
-          parameter);
-    }
+  if (CountedBackward::is_running()) {
     fail_usage(
-        "loss.backward() was called directly, but averaging by tokens needs the number of tokens; call "
-        "ddp.backward(loss_sum, loss_tokens), or choose Average::ranks");
+        "ddp.backward(loss_sum, count) of one DistributedDataParallel reached parameter '{}' of another one, whose "
+        "count is not known; wrap one module that contains both, or call loss.backward()",
+        parameter);
   }
+  average_.begin(Averaging::over_ranks, 0);
   if (!sync_ && armed_) return;  // not the first gradient
   arm();
   count_step();
@@ -216,16 +205,27 @@ void Reducer::count_step() {
 }
 
 void Reducer::send_message() {
-  StepReport report{.tokens = 0, .fingerprint = 0, .durations = lateness_.to_compare()};
-  std::function<void(std::int64_t)> with_tokens = [](std::int64_t /*none*/) {};
-  if (options_.average == Average::tokens) {
-    auto count = tokens_.close_step();
-    report.tokens = count.mine;
-    with_tokens = std::move(count.set_sum);
-  }
+  auto step = average_.close_step();
+  StepReport report{.average = step.mine, .fingerprint = 0, .durations = lateness_.to_compare()};
   // Inside join, ranks that have ended keep their old parameters.
   if (counts_steps_) report.fingerprint = replica_check_.begin();
-  message_.send(report, std::move(with_tokens));
+  message_.send(report, std::move(step.decide));
+}
+
+void Reducer::receive_message() {
+  if (!message_.sent()) return;
+  summary_ = message_.receive();
+  const bool decided = average_.agreed();
+  own_factor_ = average_.agree(summary_.average);
+  if (decided || !comm_hook_) return;
+  if (average_.mode() == Averaging::by_count) comm_hook_->averages_by_count();
+  scale_hook();
+}
+
+void Reducer::scale_hook() {
+  const double scale = average_.loss_factor();
+  if (comm_hook_ && scale != hooks_scale_) comm_hook_->gradients_scaled(scale / hooks_scale_);
+  hooks_scale_ = scale;
 }
 
 void Reducer::begin_sync() {
@@ -234,8 +234,9 @@ void Reducer::begin_sync() {
     communicator_.set_step(static_cast<std::uint64_t>(step_));
   }
   state_ = State::syncing;
-  launching_ = !learning_;
+  launching_ = !learning_ && average_.agreed();
   next_bucket_ = 0;
+  own_factor_ = 1;
   arrivals_.clear();
   trace_ = {};
   trace_.launches.reserve(buckets_.size());
@@ -247,10 +248,7 @@ void Reducer::begin_sync() {
   }
   for (auto& bucket : buckets_) bucket.pending = bucket.parameters.size();
   send_message();
-  if (comm_hook_ && loss_factor() != hooks_scale_) {
-    comm_hook_->gradients_scaled(loss_factor() / hooks_scale_);
-    hooks_scale_ = loss_factor();
-  }
+  if (average_.agreed()) scale_hook();
   assume_unused();
 }
 
@@ -366,20 +364,27 @@ void Reducer::launch(std::size_t index) {
   for (const std::size_t i : bucket.parameters)
     launch.ready_ns = std::max(launch.ready_ns, parameters_[i].ready_ns);
   launch.asked_ns = monotonic_ns();
-  const double* scale = factor_.get();
+  std::shared_ptr<const double> factor = average_.factor();
+  const double* scale = factor.get();
+  const Parameter& first = parameters_[bucket.parameters.front()];
+  const torch::Tensor mine = first.sparse ? first.tensor.grad() : bucket.flat->tensor();
+  if (own_factor_ != 1 && mine.defined()) mine.mul_(own_factor_);
   if (on_device()) {
-    // On a GPU the factor is read now. It may not fit into 16 bits.
-    if (options_.average == Average::tokens) message_.wait();
+    // On a GPU the factor is read now, over ranks without waiting for the message. It may not fit into 16 bits.
+    if (average_.mode() == Averaging::over_ranks) {
+      scale = average_.rank_factor().get();
+    } else if (message_.sent()) {
+      message_.wait();
+    }
     if (bucket.flat && !comm_hook_ && comm::size_of(bucket.flat->buffer().type) == 2) {
-      bucket.flat->tensor().mul_(*factor_);
+      bucket.flat->tensor().mul_(*scale);
       scale = nullptr;
     }
   }
-  if (parameters_[bucket.parameters.front()].sparse) {
-    const Parameter& parameter = parameters_[bucket.parameters.front()];
-    bucket.future = sum_sparse(communicator_, parameter.tensor, parameter.tensor.grad(),
-                               fmt::format("the sparse gradient of '{}'", parameter.name), factor_,
-                               [&bucket](torch::Tensor sum) { bucket.sparse_sum = std::move(sum); });
+  if (first.sparse) {
+    bucket.future =
+        sum_sparse(communicator_, first.tensor, mine, fmt::format("the sparse gradient of '{}'", first.name),
+                   std::move(factor), [&bucket](torch::Tensor sum) { bucket.sparse_sum = std::move(sum); });
   } else {
     launch.bytes = bucket.flat->buffer().bytes();
     if (comm_hook_) {
@@ -391,7 +396,7 @@ void Reducer::launch(std::size_t index) {
           bucket.flat->buffer(), bucket.flat->label(),
           {.scale = scale,
            .keep = std::make_shared<std::pair<std::shared_ptr<const double>, std::shared_ptr<void>>>(
-               factor_, bucket.flat->memory())});
+               std::move(factor), bucket.flat->memory())});
     }
   }
   trace_.launches.push_back(launch);
@@ -409,7 +414,7 @@ void Reducer::shadow() {
 
 void Reducer::discard() {
   leave_backward();
-  tokens_.discard();
+  average_.discard();
   const torch::NoGradGuard no_grad;
   for (auto& parameter : parameters_) {
     parameter.used = parameter.reached = false;
@@ -426,7 +431,7 @@ void Reducer::discard() {
 }
 
 void Reducer::skip() {
-  begin(0);
+  begin(Averaging::undecided, 0);
   if (state_ == State::syncing) finish_sync(true);
   state_ = State::idle;
 }

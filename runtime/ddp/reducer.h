@@ -27,24 +27,24 @@
 #include "runtime/ddp/bucketing.h"
 #include "runtime/ddp/comm_hook.h"
 #include "runtime/ddp/flat_bucket.h"
+#include "runtime/ddp/gradient_average.h"
 #include "runtime/ddp/lateness.h"
 #include "runtime/ddp/options.h"
 #include "runtime/ddp/replica_check.h"
 #include "runtime/ddp/replicas.h"
 #include "runtime/ddp/step_message.h"
 #include "runtime/ddp/sync_trace.h"
-#include "runtime/ddp/token_average.h"
 #include "runtime/profile/step_timer.h"
 
 namespace lockstep::ddp {
 
-/// Exists while a ddp.backward() runs, of any model in this process.
-class BackwardCall {
+/// Exists while a ddp.backward(loss_sum, count) runs, of any model in this process.
+class CountedBackward {
  public:
-  BackwardCall() { ++running_; }
-  ~BackwardCall() { --running_; }
-  BackwardCall(const BackwardCall&) = delete;
-  BackwardCall& operator=(const BackwardCall&) = delete;
+  CountedBackward() { ++running_; }
+  ~CountedBackward() { --running_; }
+  CountedBackward(const CountedBackward&) = delete;
+  CountedBackward& operator=(const CountedBackward&) = delete;
 
   static bool is_running() { return running_ > 0; }
 
@@ -81,9 +81,9 @@ class Reducer {
   /// Call it after forward: a backward from these outputs will synchronise, even one by loss.backward().
   void watch(const std::vector<torch::Tensor>& outputs);
 
-  /// Call it before a backward through DistributedDataParallel. `tokens`: of this micro-batch, for
-  /// Average::tokens.
-  void begin(std::int64_t tokens);
+  /// Call it before a backward through DistributedDataParallel. `count`: of this micro-batch, for
+  /// Averaging::by_count. Throws UsageError if an earlier backward averaged in another way.
+  void begin(Averaging mode, std::int64_t count);
   /// Call it after that backward. Waits if the backward was synchronised. Throws Error naming a parameter
   /// without a gradient.
   void finish();
@@ -109,17 +109,10 @@ class Reducer {
   /// Whether the hook itself gives parameters other memory, so that this is not a change by the user.
   bool hook_moves_parameters() const { return comm_hook_ && comm_hook_->moves_parameters(); }
 
-  /// The factor by which the loss is multiplied.
-  double loss_factor() const;
-
-  /// The factor by which reduced gradients are multiplied under Average::ranks; read when buckets are
-  /// reduced.
-  const std::shared_ptr<double>& rank_factor() const { return rank_factor_; }
-
   /// The options of the constructor, with the current sizes of buckets.
   const DistributedDataParallelOptions& options() const { return options_; }
 
-  const TokenAverage& tokens() const { return tokens_; }
+  const GradientAverage& average() const { return average_; }
   const SyncTrace& trace() const { return trace_; }
   /// Communication of the newest step whose times are all known (between nodes: the step before the last).
   const CommShare& comm_share() const { return comm_share_; }
@@ -169,6 +162,8 @@ class Reducer {
   std::uint64_t sample_parameters() const;
   void count_step();
   void send_message();
+  void receive_message();
+  void scale_hook();
   void assume_unused();
   void mark_ready(std::size_t index);
   void take_gradient(std::size_t index);
@@ -210,11 +205,10 @@ class Reducer {
   std::vector<std::pair<std::string, torch::Tensor>> outdated_parameters_;  // the parameters of those hooks
   std::vector<Bucket> buckets_;
   std::vector<std::size_t> order_;  // of the parameters in the buckets
-  TokenAverage tokens_;
-  std::shared_ptr<double> rank_factor_;
-  std::shared_ptr<const double> factor_;  // of reduced gradients
+  GradientAverage average_;
+  double own_factor_ = 1;  // of this rank's gradients, before they are reduced in this step
   std::shared_ptr<CommHook> comm_hook_;
-  double hooks_scale_ = 1;  // the loss_factor() that the hook saw last
+  double hooks_scale_ = 1;  // the loss factor that the hook saw last
   State state_ = State::idle;
   bool armed_ = false;          // a callback at the end of this backward is queued
   bool learning_ = true;        // no backward was synchronised yet

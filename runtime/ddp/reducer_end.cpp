@@ -27,11 +27,12 @@ void Reducer::finish_sync(bool skipping) {
   learn(skipping);
   lay_out_first();
   take_unready(skipping);
+  if (!average_.agreed()) receive_message();
   launching_ = true;
   launch_ready_buckets();
   const auto scope = timer_.phase(profile::Phase::comm_exposed);
   ask_who_is_used();
-  summary_ = message_.receive();
+  receive_message();
   wait_for_buckets();
   wait_for_futures();
   give_back_gradients();
@@ -140,7 +141,7 @@ void Reducer::wait_for_futures() {
     }
   }
   if (!comm_hook_) return;
-  const double scale = *factor_ * communicator_.size();  // hooks give the mean over ranks
+  const double scale = *average_.factor() * communicator_.size();  // hooks give the mean over ranks
   for (auto& bucket : buckets_) {
     if (!bucket.flat || scale == 1.0) continue;
     if (scale == 0) comm_hook_->result_dropped(*bucket.view);

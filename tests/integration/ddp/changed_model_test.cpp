@@ -73,14 +73,14 @@ struct Change {
 
 struct Mode {
   const char* name;
-  Average average = Average::tokens;
+  bool by_count = true;
   bool user_calls_backward = false;
   bool find_unused = false;
   bool static_graph = false;
   bool own_gradients = false;
 
   DistributedDataParallelOptions options() const {
-    auto options = small_buckets(average);
+    auto options = small_buckets();
     options.find_unused_parameters = find_unused;
     options.static_graph = static_graph;
     options.gradient_as_bucket_view = !own_gradients;
@@ -110,7 +110,7 @@ void run_step(Ddp& ddp, const Mode& mode, const torch::Tensor& mine, int micro_b
     const auto hold = ddp.no_sync_unless(m + 1 == micro_batches);
     const auto part = mine.chunk(micro_batches)[m];
     const auto loss = torch::square(ddp(part) - part).sum();
-    if (mode.average == Average::tokens) {
+    if (mode.by_count) {
       ddp.backward(loss, part.size(0));
     } else if (mode.user_calls_backward) {
       (loss / mine.size(0)).backward();
@@ -200,8 +200,8 @@ INSTANTIATE_TEST_SUITE_P(
                       net->scale = net->register_parameter("scale", torch::randn({6}, torch::kDouble));
                     }}),
             ::testing::Values(
-                Mode{.name = "ByTokens"}, Mode{.name = "ByRanks", .average = Average::ranks},
-                Mode{.name = "UserCallsBackward", .average = Average::ranks, .user_calls_backward = true},
+                Mode{.name = "ByCount"}, Mode{.name = "OverRanks", .by_count = false},
+                Mode{.name = "UserCallsBackward", .by_count = false, .user_calls_backward = true},
                 Mode{.name = "FindUnused", .find_unused = true},
                 Mode{.name = "StaticGraph", .static_graph = true},
                 Mode{.name = "OwnGradients", .own_gradients = true})),
@@ -232,7 +232,7 @@ TEST(ChangedModelInAStep, KeepsTheAccumulatedGradients) {
 TEST(ChangedModelInAStep, RefusesTheBackwardOfAForwardBeforeTheChange) {
   Stack net;
   net->convert(torch::kDouble);
-  DistributedDataParallel ddp(net, world(), small_buckets(Average::ranks));
+  DistributedDataParallel ddp(net, world(), small_buckets());
   const auto input = rows(2, 1);
   const auto before = ddp(input).sum();
   net->convert(torch::kFloat);
@@ -243,7 +243,7 @@ TEST(ChangedModelInAStep, RefusesTheBackwardOfAForwardBeforeTheChange) {
 TEST(ChangedModelInAStep, RefusesTheBackwardOfAForwardBeforeSeveralChanges) {
   Stack net;
   net->convert(torch::kDouble);
-  DistributedDataParallel ddp(net, world(), small_buckets(Average::ranks));
+  DistributedDataParallel ddp(net, world(), small_buckets());
   const auto input = rows(2, 1);
   const auto before = ddp(input).sum();
   for (const auto type : {torch::kFloat, torch::kDouble}) {
@@ -279,7 +279,7 @@ TEST(ChangedModelInAStep, MayFollowMicroBatchesOfSomeRanksOnly) {
 TEST(ChangedModel, InsideJoinIsRefusedByName) {
   Stack net;
   net->convert(torch::kDouble);
-  DistributedDataParallel ddp(net, world(), small_buckets(Average::ranks));
+  DistributedDataParallel ddp(net, world(), small_buckets());
   const auto input = rows(2, 1);
   EXPECT_THAT(error_of([&] {
                 ddp.join([&] {
@@ -294,7 +294,7 @@ TEST(ChangedModel, InsideJoinIsRefusedByName) {
 TEST(ChangedModel, ThatStillUsesAnUnregisteredLayerIsRefusedByTheParametersName) {
   Stack net;
   net->convert(torch::kDouble);
-  DistributedDataParallel ddp(net, world(), small_buckets(Average::ranks));
+  DistributedDataParallel ddp(net, world(), small_buckets());
   const auto input = rows(2, 1);
   ddp(input).sum().backward();
   net->unregister_last();
@@ -318,7 +318,7 @@ TORCH_MODULE(Lazy);
 
 TEST(ChangedModel, ByItsOwnForwardIsRefusedByName) {
   Lazy net;
-  DistributedDataParallel ddp(net, world(), small_buckets(Average::ranks));
+  DistributedDataParallel ddp(net, world(), small_buckets());
   const auto input = rows(2, 1);
   EXPECT_THAT(error_of([&] { ddp(input); }),
               HasSubstr("forward itself changed the model (parameter 'second.weight' was added)"));
@@ -419,7 +419,7 @@ TEST(FrozenParameters, ThatWereTrainedBeforeAreRefusedByName) {
   for (const bool static_graph : {false, true}) {
     Stack net;
     net->convert(torch::kDouble);
-    auto options = small_buckets(Average::ranks);
+    auto options = small_buckets();
     options.static_graph = static_graph;
     DistributedDataParallel ddp(net, world(), options);
     const auto input = rows(2, 1);
@@ -434,8 +434,8 @@ TEST(FrozenParameters, ThatWereTrainedBeforeAreRefusedByName) {
 TEST(FrozenParameters, MayBeFrozenForStepsOfAnotherModel) {
   Stack net;
   net->convert(torch::kDouble);
-  DistributedDataParallel ddp(net, world(), small_buckets(Average::ranks));
-  const Mode mode{.name = "", .average = Average::ranks};
+  DistributedDataParallel ddp(net, world(), small_buckets());
+  const Mode mode{.name = "", .by_count = false};
   for (int i = 0; i < 3; ++i) {
     expect_gradients_of_one_process(ddp, net, mode, i);
     for (auto& parameter : net->parameters()) parameter.set_requires_grad(false);

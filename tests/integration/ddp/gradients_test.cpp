@@ -80,9 +80,9 @@ void run_step(Ddp& ddp, const Case& c, const Batch& batch) {
   }
 }
 
-class TokenAveraged : public ::testing::TestWithParam<Case> {};
+class AveragedByCount : public ::testing::TestWithParam<Case> {};
 
-TEST_P(TokenAveraged, GradientsEqualThoseOfOneProcess) {
+TEST_P(AveragedByCount, GradientsEqualThoseOfOneProcess) {
   Net net;
   DistributedDataParallel ddp(net, world(), small_buckets());
   Net alone = copy_of(net);
@@ -107,14 +107,14 @@ TEST_P(TokenAveraged, GradientsEqualThoseOfOneProcess) {
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    Splits, TokenAveraged,
+    Splits, AveragedByCount,
     ::testing::Values(Case{"Equal", 1, equal}, Case{"EqualAccumulated", 3, equal},
                       Case{"Unequal", 1, unequal}, Case{"UnequalAccumulated", 3, unequal},
                       Case{"SomeEmpty", 1, some_empty}, Case{"SomeEmptyAccumulated", 4, some_empty},
                       Case{"Rank0Empty", 1, rank_0_empty}, Case{"Rank0EmptyAccumulated", 2, rank_0_empty}),
     [](const auto& test) { return test.param.name; });
 
-TEST(TokenAveragedStep, WithoutAnyTokenHasZeroGradients) {
+TEST(AveragedByCountStep, WithoutAnyTokenHasZeroGradients) {
   Net net;
   DistributedDataParallel ddp(net, world(), small_buckets());
   ddp.skip();
@@ -129,9 +129,9 @@ TEST(TokenAveragedStep, WithoutAnyTokenHasZeroGradients) {
 
 // If ranks have equal batches, the mean over ranks of their means is the mean of the whole batch.
 template <typename Backward>
-void check_rank_average(Backward backward) {
+void check_average_over_ranks(Backward backward) {
   Net net;
-  DistributedDataParallel ddp(net, world(), small_buckets(Average::ranks));
+  DistributedDataParallel ddp(net, world(), small_buckets());
   Net alone = copy_of(net);
   for (int step = 0; step < 3; ++step) {
     const Batch batch({"", 2, equal}, step);
@@ -146,17 +146,17 @@ void check_rank_average(Backward backward) {
   }
 }
 
-TEST(RankAveraged, GradientsEqualThoseOfOneProcess) {
-  check_rank_average([](auto& ddp, const torch::Tensor& loss) { ddp.backward(loss); });
+TEST(AveragedOverRanks, GradientsEqualThoseOfOneProcess) {
+  check_average_over_ranks([](auto& ddp, const torch::Tensor& loss) { ddp.backward(loss); });
 }
 
-TEST(RankAveraged, WorksWithTheUsersOwnBackwardCall) {
-  check_rank_average([](auto& /*ddp*/, const torch::Tensor& loss) { loss.backward(); });
+TEST(AveragedOverRanks, WorksWithTheUsersOwnBackwardCall) {
+  check_average_over_ranks([](auto& /*ddp*/, const torch::Tensor& loss) { loss.backward(); });
 }
 
 TEST(NoSync, KeepsGradientsOnThisRank) {
   Net net;
-  DistributedDataParallel ddp(net, world(), small_buckets(Average::ranks));
+  DistributedDataParallel ddp(net, world(), small_buckets());
   Net alone = copy_of(net);
   const auto input = rows(3, 1 + static_cast<std::uint64_t>(world().rank()));
   {

@@ -47,23 +47,26 @@ class OfTwo : public comm::Communicator {
 };
 
 // The data that rank 0 receives.
-StepSummary exchange(const StepReport& first, const StepReport& second, std::int64_t& tokens) {
+StepSummary exchange(const StepReport& first, const StepReport& second) {
   OfTwo other(1);
-  StepMessage(other).send(second, [](std::int64_t /*unused*/) {});
+  StepMessage(other).send(second, [](const JobAverage& /*unused*/) {});
   OfTwo ranks(0);
   ranks.other = other.other;
   StepMessage message(ranks);
-  message.send(first, [&](std::int64_t sum) { tokens = sum; });
-  return message.receive();
+  JobAverage decided;
+  message.send(first, [&](const JobAverage& all) { decided = all; });
+  const StepSummary summary = message.receive();
+  EXPECT_EQ(summary.average.count, decided.count);
+  EXPECT_EQ(summary.average.over_ranks, decided.over_ranks);
+  EXPECT_EQ(summary.average.by_count, decided.by_count);
+  return summary;
 }
 
-TEST(StepMessage, SumsTokensAndComparesDurations) {
-  std::int64_t tokens = 0;
+TEST(StepMessage, SumsCountsAndComparesDurations) {
   const StepSummary summary =
-      exchange({.tokens = 5, .fingerprint = 7, .durations = {100, 40, 9}},
-               {.tokens = 8, .fingerprint = 7, .durations = {60, 40, 2'000'000'000}}, tokens);
-  EXPECT_EQ(tokens, 13);
-  EXPECT_EQ(summary.tokens, 13);
+      exchange({.average = {Averaging::by_count, 5}, .fingerprint = 7, .durations = {100, 40, 9}},
+               {.average = {Averaging::by_count, 8}, .fingerprint = 7, .durations = {60, 40, 2'000'000'000}});
+  EXPECT_EQ(summary.average.count, 13);
   EXPECT_FALSE(summary.fingerprints_differ);
   ASSERT_EQ(summary.durations.size(), 3U);
   EXPECT_EQ(summary.durations[0].shortest_ns, 60U);
@@ -76,26 +79,35 @@ TEST(StepMessage, SumsTokensAndComparesDurations) {
 }
 
 TEST(StepMessage, FindsFingerprintsThatDiffer) {
-  std::int64_t tokens = 0;
   const std::uint64_t fingerprint = 0xfedc'ba98'7654'3210;
-  EXPECT_FALSE(
-      exchange({.fingerprint = fingerprint}, {.fingerprint = fingerprint}, tokens).fingerprints_differ);
-  EXPECT_TRUE(
-      exchange({.fingerprint = fingerprint}, {.fingerprint = fingerprint + 1}, tokens).fingerprints_differ);
-  EXPECT_TRUE(exchange({.fingerprint = 0}, {.fingerprint = fingerprint}, tokens).fingerprints_differ);
+  EXPECT_FALSE(exchange({.fingerprint = fingerprint}, {.fingerprint = fingerprint}).fingerprints_differ);
+  EXPECT_TRUE(exchange({.fingerprint = fingerprint}, {.fingerprint = fingerprint + 1}).fingerprints_differ);
+  EXPECT_TRUE(exchange({.fingerprint = 0}, {.fingerprint = fingerprint}).fingerprints_differ);
+}
+
+TEST(StepMessage, NamesTheFirstRankOfEachWayOfAveraging) {
+  const auto average_of = [](Averaging first, Averaging second) {
+    return exchange({.average = {first, 0}}, {.average = {second, 0}}).average;
+  };
+  const JobAverage none = average_of(Averaging::undecided, Averaging::undecided);
+  EXPECT_EQ(none.over_ranks, -1);
+  EXPECT_EQ(none.by_count, -1);
+  EXPECT_EQ(average_of(Averaging::over_ranks, Averaging::over_ranks).over_ranks, 0);
+  const JobAverage mixed = average_of(Averaging::by_count, Averaging::over_ranks);
+  EXPECT_EQ(mixed.over_ranks, 1);
+  EXPECT_EQ(mixed.by_count, 0);
 }
 
 TEST(StepMessage, GivesAllRanksTheLargestStopSignal) {
-  std::int64_t tokens = 0;
   const std::uint64_t messages = StopRequest::messages;
   OfTwo other(1);
   StopRequest::mine = 15;
-  StepMessage(other).send({}, [](std::int64_t /*unused*/) {});
+  StepMessage(other).send({}, [](const JobAverage& /*unused*/) {});
   StopRequest::mine = 0;
   OfTwo ranks(0);
   ranks.other = other.other;
   StepMessage message(ranks);
-  message.send({}, [&](std::int64_t sum) { tokens = sum; });
+  message.send({}, [](const JobAverage& /*unused*/) {});
   static_cast<void>(message.receive());
   EXPECT_EQ(StopRequest::agreed, 15);
   EXPECT_EQ(StopRequest::messages, messages + 1);

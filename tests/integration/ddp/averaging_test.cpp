@@ -1,0 +1,181 @@
+// How a program calls backward decides how its gradients are averaged.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/integration/ddp/models.h"
+
+namespace lockstep::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+// The training loop of a program for one process. Under DistributedDataParallel only `forward` and the rows differ.
+template <typename Forward>
+void train(Net& net, Forward& forward, const std::function<torch::Tensor(const torch::Tensor&)>& part) {
+  torch::optim::Adam optimizer(net->parameters(), torch::optim::AdamOptions(0.01));
+  for (std::uint64_t step = 0; step < 6; ++step) {
+    const auto inputs = part(rows(4 * world().size(), step));
+    const auto targets = part(rows(4 * world().size(), 100 + step));
+    optimizer.zero_grad();
+    const auto loss = torch::mse_loss(forward(inputs), targets);
+    loss.backward();
+    torch::nn::utils::clip_grad_norm_(net->parameters(), 1.0);
+    optimizer.step();
+  }
+}
+
+TEST(PlainLoop, TrainsTheModelOfOneProcessWithoutAnyOption) {
+  Net net;
+  DistributedDataParallel ddp(net, world());
+  Net alone = copy_of(net);
+  train(net, ddp, my_part);
+  train(alone, alone, [](const torch::Tensor& all) { return all; });
+  for (std::size_t i = 0; i < net->parameters().size(); ++i) {
+    EXPECT_TRUE(same_bits_everywhere(net->parameters()[i]));
+    EXPECT_LE((net->parameters()[i] - alone->parameters()[i]).abs().max().item<double>(), 1e-9);
+  }
+}
+
+TEST(Averaging, OverRanksIsTheSameForBothCallsToTheBit) {
+  Net net;
+  Net other = copy_of(net);
+  DistributedDataParallel ddp(net, world(), small_buckets());
+  DistributedDataParallel ddp_other(other, world(), small_buckets());
+  for (std::uint64_t step = 0; step < 3; ++step) {
+    const auto input = my_part(rows(2 * world().size(), step));
+    ddp(input).square().mean().backward();
+    ddp_other.backward(ddp_other(input).square().mean());
+    EXPECT_EQ(gradient_difference(*net, *other), 0);
+  }
+}
+
+// A micro-batch of this rank in a step; both ways of averaging, with what one process computes.
+struct Way {
+  const char* name;
+  bool by_count;
+  int skips;  // the first steps in which rank 0 has no data
+};
+
+void PrintTo(const Way& way, std::ostream* out) {
+  *out << way.name;
+}
+
+class Averaged : public ::testing::TestWithParam<Way> {};
+
+TEST_P(Averaged, GradientsEqualThoseOfOneProcessWithRanksThatHaveNoData) {
+  const auto [name, by_count, skips] = GetParam();
+  Net net;
+  DistributedDataParallel ddp(net, world(), small_buckets());
+  Net alone = copy_of(net);
+  for (int step = 0; step < 4; ++step) {
+    const auto input_of = [&](int rank, int m) {
+      return rows(2 + rank, static_cast<std::uint64_t>(100 * step + 10 * m + rank));
+    };
+    double divisor = by_count ? 0 : world().size();
+    torch::Tensor loss = torch::zeros({}, torch::kDouble);
+    for (int rank = step < skips ? 1 : 0; rank < world().size(); ++rank) {
+      for (int m = 0; m < 2; ++m) {
+        const auto input = input_of(rank, m);
+        loss = loss + sum_of_squares(alone(input), input);
+        if (by_count) divisor += static_cast<double>(input.size(0));
+      }
+    }
+    if (world().size() > 1 || step >= skips) (loss / divisor).backward();
+    for (int m = 0; m < 2; ++m) {
+      const auto hold = ddp.no_sync_unless(m == 1);
+      const auto input = input_of(world().rank(), m);
+      if (step < skips && world().rank() == 0) {
+        ddp.skip();
+      } else if (by_count) {
+        ddp.backward(sum_of_squares(ddp(input), input), input.size(0));
+      } else {
+        sum_of_squares(ddp(input), input).backward();
+      }
+    }
+    if (world().size() > 1 || step >= skips) {
+      EXPECT_LE(gradient_difference(*net, *alone), 1e-12) << step;
+    }
+    net->zero_grad();
+    alone->zero_grad();
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Ways, Averaged,
+                         ::testing::Values(Way{"OverRanks", false, 0}, Way{"OverRanksSkipping", false, 2},
+                                           Way{"ByCount", true, 0}, Way{"ByCountSkipping", true, 2}),
+                         [](const auto& test) { return test.param.name; });
+
+// The counts of the ranks differ, so in the first step each rank has its own power of two.
+TEST(AveragedByCountStep, AsTheFirstOneHasTheBitsOfLaterOnes) {
+  for (const auto type : {torch::kDouble, torch::kFloat, torch::kBFloat16}) {
+    torch::nn::Sequential net(torch::nn::Linear(6, 8), torch::nn::Tanh(), torch::nn::Linear(8, 6));
+    net->to(type);
+    DistributedDataParallel ddp(net, world(), small_buckets());
+    std::vector<torch::Tensor> first;
+    for (int step = 0; step < 3; ++step) {
+      for (int m = 0; m < 2; ++m) {
+        const auto hold = ddp.no_sync_unless(m == 1);
+        const auto input = rows(1 << 2 * world().rank(), 1 + static_cast<std::uint64_t>(m)).to(type);
+        ddp.backward(ddp(input).square().sum(), input.size(0));
+      }
+      for (std::size_t i = 0; i < net->parameters().size(); ++i) {
+        const auto& gradient = net->parameters()[i].grad();
+        if (step == 0) first.push_back(gradient.clone());
+        EXPECT_TRUE(torch::equal(gradient, first[i])) << type << ", step " << step;
+      }
+      net->zero_grad();
+    }
+  }
+}
+
+// A forward and backward of two rows.
+template <typename Ddp>
+void run(Ddp& ddp, bool by_count) {
+  const auto loss = ddp(rows(2, 1)).sum();
+  if (by_count) {
+    ddp.backward(loss, 2);
+  } else {
+    loss.backward();
+  }
+}
+
+TEST(Mixing, InOneStepIsRefused) {
+  for (const bool first_by_count : {true, false}) {
+    Net net;
+    DistributedDataParallel ddp(net, world(), small_buckets());
+    {
+      const auto hold = ddp.no_sync();
+      run(ddp, first_by_count);
+    }
+    EXPECT_THAT(error_of([&] { run(ddp, !first_by_count); }),
+                HasSubstr(first_by_count ? "call ddp.backward(loss_sum, count) for every loss"
+                                         : "call loss.backward() for every loss"));
+  }
+}
+
+TEST(Mixing, OfLaterStepsIsRefused) {
+  Net net;
+  DistributedDataParallel ddp(net, world(), small_buckets());
+  // A rank that skipped knows the mode from the others.
+  if (world().size() > 1 && world().rank() == 0) {
+    ddp.skip();
+  } else {
+    run(ddp, true);
+  }
+  EXPECT_THAT(error_of([&] { ddp.backward(ddp(rows(2, 1)).sum()); }), HasSubstr("averaged by count before"));
+}
+
+TEST(Mixing, BetweenRanksIsRefusedOnAllOfThem) {
+  if (world().size() == 1) GTEST_SKIP() << "needs 2 ranks";
+  for (const int counts : {0, world().size() - 1}) {
+    Net net;
+    DistributedDataParallel ddp(net, world(), small_buckets());
+    const std::string error = error_of([&] { run(ddp, world().rank() == counts); });
+    EXPECT_THAT(error, HasSubstr(fmt::format("rank {} called loss.backward()", counts == 0 ? 1 : 0)));
+    EXPECT_THAT(error, HasSubstr(fmt::format("rank {} called ddp.backward(loss_sum, count)", counts)));
+    EXPECT_THAT(error_of([&] { ddp(rows(2, 1)); }), HasSubstr("backward threw"));
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::testing
