@@ -83,10 +83,10 @@ TEST(Operations, KeepTheirBucketsWhenBackwardThrows) {
     Net net;
     ddp::Reducer reducer(communicator, communicator, timer, ddp::named_parameters_of(*net), small_buckets(),
                          sync);
-    reducer.begin(5);
+    reducer.begin(ddp::Averaging::by_count, 5);
     net(rows(1, 1)).sum().backward();
     reducer.finish();  // the buckets are laid out again
-    reducer.begin(5);
+    reducer.begin(ddp::Averaging::by_count, 5);
     torch::Tensor loss = torch::zeros({}, torch::kDouble);
     const auto parameters = net->named_parameters();
     EXPECT_EQ(communicator.buckets.size(), reducer.buckets())
