@@ -127,33 +127,6 @@ TEST(AveragedByCountStep, WithoutAnyTokenHasZeroGradients) {
   EXPECT_LE(gradient_difference(*net, *alone), kTolerance);
 }
 
-// If ranks have equal batches, the mean over ranks of their means is the mean of the whole batch.
-template <typename Backward>
-void check_average_over_ranks(Backward backward) {
-  Net net;
-  DistributedDataParallel ddp(net, world(), small_buckets());
-  Net alone = copy_of(net);
-  for (int step = 0; step < 3; ++step) {
-    const Batch batch({"", 2, equal}, step);
-    for (int m = 0; m < 2; ++m) {
-      const auto hold = ddp.no_sync_unless(m == 1);
-      backward(ddp, torch::mse_loss(ddp(batch.mine(batch.inputs, m)), batch.mine(batch.targets, m)));
-    }
-    (torch::mse_loss(alone(batch.inputs), batch.targets) * 2).backward();
-    EXPECT_LE(gradient_difference(*net, *alone), kTolerance) << "step " << step;
-    net->zero_grad();
-    alone->zero_grad();
-  }
-}
-
-TEST(AveragedOverRanks, GradientsEqualThoseOfOneProcess) {
-  check_average_over_ranks([](auto& ddp, const torch::Tensor& loss) { ddp.backward(loss); });
-}
-
-TEST(AveragedOverRanks, WorksWithTheUsersOwnBackwardCall) {
-  check_average_over_ranks([](auto& /*ddp*/, const torch::Tensor& loss) { loss.backward(); });
-}
-
 TEST(NoSync, KeepsGradientsOnThisRank) {
   Net net;
   DistributedDataParallel ddp(net, world(), small_buckets());
