@@ -159,7 +159,7 @@ class DistributedDataParallelBase {
   void run_backward(const torch::Tensor& loss, ddp::Averaging mode, std::int64_t count);
   std::vector<torch::Tensor> buffers_to_broadcast() const;
   void broadcast_buffers_of(int root, const std::vector<torch::Tensor>& buffers);
-  std::vector<ddp::NamedTensor> make_alike(std::string_view why);
+  std::vector<ddp::NamedTensor> synchronise_replicas(std::string_view why);
   void adopt_changes();
 
   torch::nn::Module& module_;

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "common/clock.h"
 #include "common/error.h"
 #include "runtime/ddp/sparse_gradient.h"
 
@@ -70,7 +69,7 @@ Reducer::Reducer(comm::Communicator& communicator, comm::Communicator& gradients
       average_(communicator.size()),
       message_(communicator),
       replica_check_(communicator, gradients, options),
-      lateness_(communicator),
+      observer_(communicator, timer),
       self_(this, [](Reducer* /*not owned*/) {}) {
   if (!(options.bucket_cap_mb > 0)) {
     fail_usage("bucket_cap_mb is {}; it must be more than 0", options.bucket_cap_mb);
@@ -79,9 +78,7 @@ Reducer::Reducer(comm::Communicator& communicator, comm::Communicator& gradients
   if (on_device()) options_.autotune_buckets = false;
   if (options_.autotune_buckets && options.find_unused_parameters && !options.static_graph) {
     fail_usage(
-        "autotune_buckets needs the time at which every gradient is ready, but with find_unused_parameters "
-        "some "
-        "may be missing; set static_graph as well, or unset one of the two");
+        "autotune_buckets needs the time at which every gradient is ready, but with find_unused_parameters some may be missing; set static_graph as well, or unset one of the two");
   }
   attach(parameters);
 }
@@ -100,24 +97,15 @@ void Reducer::register_comm_hook(std::shared_ptr<CommHook> hook) {
   comm_hook_ = std::move(hook);
 }
 
-// Clears the state after a backward that threw. Gradients accumulated on this rank alone can be dropped, but
-// reductions that other ranks take part in cannot be cancelled.
 void Reducer::leave_backward() {
-  if (state_ == State::syncing) {
+  if (syncing()) {
     fail(
-        "the previous synchronised backward threw, so this rank's gradients are lost and other ranks may "
-        "wait "
-        "for it; end the job, or construct a new DistributedDataParallel on all ranks");
+        "the previous synchronised backward threw, so this rank's gradients are lost and other ranks may wait for it; end the job, or construct a new DistributedDataParallel on all ranks");
   }
   state_ = State::idle;
 }
 
-void Reducer::before_forward() {
-  leave_backward();
-  armed_ = false;  // if a backward threw
-}
-
-void Reducer::watch(const std::vector<torch::Tensor>& outputs) {
+void Reducer::arm_from(const std::vector<torch::Tensor>& outputs) {
   // Without synchronisation the graph of this forward is not walked. Until its own backward has run, the
   // graph may be part of the next synchronised backward, which then must not assume that any parameter is
   // unused.
@@ -146,39 +134,37 @@ void Reducer::watch(const std::vector<torch::Tensor>& outputs) {
 void Reducer::begin(Averaging mode, std::int64_t count) {
   leave_backward();
   average_.begin(mode, count);
-  count_step();
-  if (sync_) {
-    begin_sync();
-  } else {
-    state_ = State::accumulating;
-  }
+  begin_backward();
 }
 
 // Queues finish() at the end of the current graph task. Under torch::autograd::grad no gradient is
 // accumulated, so finish() has nothing to do.
 void Reducer::arm() {
-  if (armed_ || state_ != State::idle) return;
-  armed_ = true;
+  if (state_ != State::idle) return;
+  state_ = State::armed;
   call_at_end_of_backward([weak = std::weak_ptr<Reducer>(self_)] {
-    const auto reducer = weak.lock();
-    if (!reducer) return;
-    reducer->armed_ = false;
-    reducer->finish();
+    if (const auto reducer = weak.lock()) reducer->finish();
   });
 }
 
 void Reducer::begin_outside(const std::string& parameter) {
   if (CountedBackward::is_running()) {
     fail_usage(
-        "ddp.backward(loss_sum, count) of one DistributedDataParallel reached parameter '{}' of another one, whose "
-        "count is not known; wrap one module that contains both, or call loss.backward()",
+        "ddp.backward(loss_sum, count) of one DistributedDataParallel reached parameter '{}' of another one, whose count is not known; wrap one module that contains both, or call loss.backward()",
         parameter);
   }
   average_.begin(Averaging::over_ranks, 0);
-  if (!sync_ && armed_) return;  // not the first gradient
   arm();
+  begin_backward();
+}
+
+void Reducer::begin_backward() {
   count_step();
-  if (sync_) begin_sync();
+  if (sync_) {
+    begin_sync();
+  } else {
+    state_ = State::accumulating;
+  }
 }
 
 void Reducer::count_steps(bool on) {
@@ -206,7 +192,7 @@ void Reducer::count_step() {
 
 void Reducer::send_message() {
   auto step = average_.close_step();
-  StepReport report{.average = step.mine, .fingerprint = 0, .durations = lateness_.to_compare()};
+  StepReport report{.average = step.mine, .fingerprint = 0, .durations = observer_.to_compare()};
   // Inside join, ranks that have ended keep their old parameters.
   if (counts_steps_) report.fingerprint = replica_check_.begin();
   message_.send(report, std::move(step.decide));
@@ -233,15 +219,11 @@ void Reducer::begin_sync() {
     if (on_device()) ++step_;
     communicator_.set_step(static_cast<std::uint64_t>(step_));
   }
-  state_ = State::syncing;
-  launching_ = !learning_ && average_.agreed();
+  state_ = learning_ || !average_.agreed() ? State::collecting : State::launching;
   next_bucket_ = 0;
   own_factor_ = 1;
   arrivals_.clear();
-  trace_ = {};
-  trace_.launches.reserve(buckets_.size());
-  trace_.backward_began_ns = monotonic_ns();
-  first_stage_.assign(buckets_.size(), {});
+  observer_.begin(parameters_.size());
   for (auto& parameter : parameters_) {
     parameter.ready = parameter.assumed_unused = parameter.had_none = false;
     parameter.arrived = 0;
@@ -260,7 +242,6 @@ void Reducer::assume_unused() {
     Parameter& parameter = parameters_[i];
     if (options_.static_graph ? parameter.expected > 0 : parameter.reached) continue;
     parameter.assumed_unused = true;
-    parameter.ready_ns = trace_.backward_began_ns;
     mark_ready(i);
   }
   launch_ready_buckets();
@@ -269,15 +250,14 @@ void Reducer::assume_unused() {
 void Reducer::on_gradient(std::size_t index) {
   if (torch::GradMode::is_enabled()) {
     fail_usage(
-        "backward was called with create_graph, which would replace the gradients in the buckets; compute "
-        "gradients of gradients with torch::autograd::grad");
+        "backward was called with create_graph, which would replace the gradients in the buckets; compute gradients of gradients with torch::autograd::grad");
   }
   Parameter& parameter = parameters_[index];
-  if (state_ == State::idle) begin_outside(parameter.name);
+  if (state_ == State::idle || state_ == State::armed) begin_outside(parameter.name);
   parameter.used = true;
-  if (state_ == State::syncing) {
+  if (syncing()) {
     ++parameter.arrived;
-    parameter.ready_ns = monotonic_ns();
+    observer_.gradient_ready(index);
     if (learning_) {
       arrivals_.push_back(index);
     } else if (parameter.ready) {
@@ -296,21 +276,17 @@ void Reducer::arrived_again(std::size_t index) {
   const Parameter& parameter = parameters_[index];
   if (options_.static_graph) {
     fail(
-        "parameter '{}' got {} gradients in this backward and {} in the first one; with static_graph every "
-        "step must use the same parameters equally often",
+        "parameter '{}' got {} gradients in this backward and {} in the first one; with static_graph every step must use the same parameters equally often",
         parameter.name, parameter.arrived, parameter.expected);
   }
   if (parameter.bucket >= next_bucket_) return take_gradient(index);
   if (parameter.assumed_unused) {
     fail(
-        "parameter '{}' got a gradient, but find_unused_parameters did not find it in the graph of forward's "
-        "outputs; reentrant checkpointing hides the parameters that it uses: set static_graph instead",
+        "parameter '{}' got a gradient, but find_unused_parameters did not find it in the graph of forward's outputs; reentrant checkpointing hides the parameters that it uses: set static_graph instead",
         parameter.name);
   }
   fail(
-      "parameter '{}' got another gradient after the reduction of its bucket had begun; it got {} in the "
-      "first "
-      "step, and must get as many in every synchronised backward",
+      "parameter '{}' got another gradient after the reduction of its bucket had begun; it got {} in the first step, and must get as many in every synchronised backward",
       parameter.name, parameter.expected);
 }
 
@@ -328,15 +304,11 @@ void Reducer::take_gradient(std::size_t index) {
   if (gradient.defined() && gradient.is_sparse() != parameter.sparse) {
     if (parameter.sparse) {
       fail_usage(
-          "parameter '{}' of an embedding with sparse(true) has a dense gradient, because another layer uses "
-          "the "
-          "parameter too; set sparse(false)",
+          "parameter '{}' of an embedding with sparse(true) has a dense gradient, because another layer uses the parameter too; set sparse(false)",
           parameter.name);
     }
     fail_usage(
-        "parameter '{}' has a sparse gradient, but only parameters of torch::nn::Embedding and EmbeddingBag "
-        "may "
-        "have one; make its layer dense",
+        "parameter '{}' has a sparse gradient, but only parameters of torch::nn::Embedding and EmbeddingBag may have one; make its layer dense",
         parameter.name);
   }
   parameter.had_none = parameter.had_none || !gradient.defined();
@@ -353,17 +325,14 @@ void Reducer::take_gradient(std::size_t index) {
 }
 
 void Reducer::launch_ready_buckets() {
-  if (!launching_) return;
+  if (state_ != State::launching) return;
   for (; next_bucket_ < buckets_.size() && buckets_[next_bucket_].pending == 0; ++next_bucket_)
     launch(next_bucket_);
 }
 
 void Reducer::launch(std::size_t index) {
   Bucket& bucket = buckets_[index];
-  SyncTrace::Launch launch{.bucket = index};
-  for (const std::size_t i : bucket.parameters)
-    launch.ready_ns = std::max(launch.ready_ns, parameters_[i].ready_ns);
-  launch.asked_ns = monotonic_ns();
+  observer_.launching(index, bucket.parameters, bucket.flat ? bucket.flat->buffer().bytes() : 0);
   std::shared_ptr<const double> factor = average_.factor();
   const double* scale = factor.get();
   const Parameter& first = parameters_[bucket.parameters.front()];
@@ -385,29 +354,25 @@ void Reducer::launch(std::size_t index) {
     bucket.future =
         sum_sparse(communicator_, first.tensor, mine, fmt::format("the sparse gradient of '{}'", first.name),
                    std::move(factor), [&bucket](torch::Tensor sum) { bucket.sparse_sum = std::move(sum); });
+  } else if (comm_hook_) {
+    bucket.future = comm_hook_->start(*bucket.view, gradients_);
   } else {
-    launch.bytes = bucket.flat->buffer().bytes();
-    if (comm_hook_) {
-      bucket.future = comm_hook_->start(*bucket.view, gradients_);
-    } else {
-      // If backward throws, this object may be destroyed before the operation, which waits for other ranks,
-      // ends.
-      bucket.work = gradients_.all_reduce(
-          bucket.flat->buffer(), bucket.flat->label(),
-          {.scale = scale,
-           .keep = std::make_shared<std::pair<std::shared_ptr<const double>, std::shared_ptr<void>>>(
-               std::move(factor), bucket.flat->memory())});
-    }
+    // If backward throws, this object may be destroyed before the operation, which waits for other ranks,
+    // ends.
+    bucket.work = gradients_.all_reduce(
+        bucket.flat->buffer(), bucket.flat->label(),
+        {.scale = scale,
+         .keep = std::make_shared<std::pair<std::shared_ptr<const double>, std::shared_ptr<void>>>(
+             std::move(factor), bucket.flat->memory())});
   }
-  trace_.launches.push_back(launch);
 }
 
 void Reducer::finish() {
-  if (state_ == State::syncing) finish_sync(false);
+  if (syncing()) finish_sync(false);
   state_ = State::idle;
 }
 
-void Reducer::shadow() {
+void Reducer::contribute_zeros() {
   for (auto& parameter : parameters_) parameter.tensor.mutable_grad() = torch::Tensor();
   skip();
 }
@@ -432,7 +397,7 @@ void Reducer::discard() {
 
 void Reducer::skip() {
   begin(Averaging::undecided, 0);
-  if (state_ == State::syncing) finish_sync(true);
+  if (syncing()) finish_sync(true);
   state_ = State::idle;
 }
 

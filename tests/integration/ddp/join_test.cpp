@@ -229,7 +229,7 @@ TEST(Lateness, NamesTheRankThatWasWaitedFor) {
     while (world().rank() == late && seconds_between(begin, monotonic_ns()) < 0.02) {
     }
     loss.backward();
-    const auto& share = ddp.reducer().comm_share();
+    const auto& share = ddp.reducer().observer().share();
     named = world().rank() != late && share.waited_for == late && share.wait_ns > 5'000'000;
     if (named) {
       EXPECT_LT(share.transfer_ns, 20'000'000U);

@@ -94,7 +94,7 @@ TEST(Operations, KeepTheirBucketsWhenBackwardThrows) {
     const auto layout = reducer.layout();
     for (const auto& name : layout.front()) loss = loss + parameters[name].sum();
     loss.backward();  // starts the reduction of the first bucket
-    ASSERT_EQ(reducer.trace().launches.size(), 1U);
+    ASSERT_EQ(reducer.observer().trace().launches.size(), 1U);
     EXPECT_THROW(reducer.finish(), Error);
   }
   EXPECT_EQ(communicator.alive(), 1U) << "of " << communicator.buckets.size();
