@@ -113,7 +113,6 @@ class Reducer {
 
   const GradientAverage& average() const { return average_; }
   const SyncObserver& observer() const { return observer_; }
-  std::size_t buckets() const { return buckets_.size(); }
   /// Parameter names of each bucket, in the order in which buckets travel.
   std::vector<std::vector<std::string>> layout() const;
 

@@ -168,7 +168,7 @@ void run_case(World& world, const json& of, const Tensors& data, Tensors& result
   } else {
     train();
   }
-  if (of.contains("first_bucket_bytes") && ddp.reducer().buckets() < 2) {
+  if (of.contains("first_bucket_bytes") && ddp.reducer().layout().size() < 2) {
     fail("the case '{}' needs several buckets, but there is only one", of.at("name").get<std::string>());
   }
   for (const auto& [name, tensor] : state_of(*model)) {

@@ -82,10 +82,11 @@ TEST(Replicas, ThatDifferAreRefusedByNameOnEveryRank) {
   const bool last = world().rank() == world().size() - 1;
   Net net(last ? 9 : 8);
   const std::string error = error_of([&] { const DistributedDataParallel ddp(net, world()); });
-  EXPECT_THAT(error,
-              HasSubstr("the ranks' models differ: parameter 1 is 'last.weight' Double [8, 8] on rank 0 and "
-                        "'last.weight' Double [9, 9] on rank " +
-                        std::to_string(world().size() - 1)));
+  EXPECT_THAT(
+      error,
+      HasSubstr(
+          "the ranks' models differ: parameter 1 is 'last.weight' Double [8, 8] on rank 0 and 'last.weight' Double [9, 9] on rank " +
+          std::to_string(world().size() - 1)));
 }
 
 TEST(Replicas, OnAnUnsupportedDeviceAreRefusedByName) {

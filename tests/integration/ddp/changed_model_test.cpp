@@ -74,7 +74,6 @@ struct Change {
 struct Mode {
   const char* name;
   bool by_count = true;
-  bool user_calls_backward = false;
   bool find_unused = false;
   bool static_graph = false;
   bool own_gradients = false;
@@ -112,10 +111,8 @@ void run_step(Ddp& ddp, const Mode& mode, const torch::Tensor& mine, int micro_b
     const auto loss = torch::square(ddp(part) - part).sum();
     if (mode.by_count) {
       ddp.backward(loss, part.size(0));
-    } else if (mode.user_calls_backward) {
-      (loss / mine.size(0)).backward();
     } else {
-      ddp.backward(loss / mine.size(0));
+      (loss / mine.size(0)).backward();
     }
   }
 }
@@ -199,12 +196,10 @@ INSTANTIATE_TEST_SUITE_P(
                       if (net->scale.defined()) return;
                       net->scale = net->register_parameter("scale", torch::randn({6}, torch::kDouble));
                     }}),
-            ::testing::Values(
-                Mode{.name = "ByCount"}, Mode{.name = "OverRanks", .by_count = false},
-                Mode{.name = "UserCallsBackward", .by_count = false, .user_calls_backward = true},
-                Mode{.name = "FindUnused", .find_unused = true},
-                Mode{.name = "StaticGraph", .static_graph = true},
-                Mode{.name = "OwnGradients", .own_gradients = true})),
+            ::testing::Values(Mode{.name = "ByCount"}, Mode{.name = "OverRanks", .by_count = false},
+                              Mode{.name = "FindUnused", .find_unused = true},
+                              Mode{.name = "StaticGraph", .static_graph = true},
+                              Mode{.name = "OwnGradients", .own_gradients = true})),
     [](const auto& test) {
       return std::string(std::get<0>(test.param).name) + std::get<1>(test.param).name;
     });
@@ -381,8 +376,8 @@ TEST(ChangedModel, ThatDiffersBetweenRanksIsRefusedOnEveryRankByName) {
   net->register_parameter("scale", torch::ones({first ? 2 : 3}, torch::kDouble));
   EXPECT_THAT(
       error_of([&] { ddp(rows(2, 1)); }),
-      HasSubstr("parameter 0 is 'scale' Double [2] on rank 0 and 'scale' Double [3] on rank 1; change "
-                "the model in the same way"));
+      HasSubstr(
+          "parameter 0 is 'scale' Double [2] on rank 0 and 'scale' Double [3] on rank 1; change the model in the same way"));
 }
 
 TEST(ChangedModel, IsNoticedOnlyIfGradientsAreRecorded) {
