@@ -42,18 +42,20 @@ std::string number(double milliseconds) {
 
 std::string row(const LiveRank& rank, const std::vector<std::size_t>& phases, std::size_t node_width,
                 std::size_t now_width) {
-  std::string line = fmt::format(
-      "{:>4} {:<{}} {:<{}} {:>8} {:>8} {:>8} {:>9} {:>7} {:>4}", rank.rank, rank.node, node_width, now(rank),
-      now_width, rank.steps, number(rank.step_ms), number(rank.own_ms), format_count(rank.tokens_per_second),
-      rank.wait_ms ? number(*rank.wait_ms) : "-", rank.late_rank ? std::to_string(*rank.late_rank) : "-");
+  std::string line =
+      fmt::format("{:>4} {:<{}} {:<{}} {:>8} {:>8} {:>8} {:>9} {:>7} {:>4} {:>5} {:>8}", rank.rank, rank.node,
+                  node_width, now(rank), now_width, rank.steps, number(rank.step_ms), number(rank.own_ms),
+                  format_count(rank.tokens_per_second), rank.wait_ms ? number(*rank.wait_ms) : "-",
+                  rank.late_rank ? std::to_string(*rank.late_rank) : "-",
+                  rank.cpus ? number(*rank.cpus) : "-", rank.cpus ? format_bytes(rank.memory_bytes) : "-");
   for (const std::size_t phase : phases) line += fmt::format(" {:>4.0f}%", 100 * rank.shares[phase]);
   return line;
 }
 
 std::string heading(const std::vector<std::size_t>& phases, std::size_t node_width, std::size_t now_width) {
-  std::string line =
-      fmt::format("{:>4} {:<{}} {:<{}} {:>8} {:>8} {:>8} {:>9} {:>7} {:>4}", "rank", "node", node_width,
-                  "now", now_width, "steps", "step_ms", "own_ms", "tokens/s", "wait_ms", "for");
+  std::string line = fmt::format("{:>4} {:<{}} {:<{}} {:>8} {:>8} {:>8} {:>9} {:>7} {:>4} {:>5} {:>8}",
+                                 "rank", "node", node_width, "now", now_width, "steps", "step_ms", "own_ms",
+                                 "tokens/s", "wait_ms", "for", "cpus", "memory");
   for (const std::size_t phase : phases) line += fmt::format(" {:>5}", kHeads[phase]);
   return line;
 }
@@ -115,6 +117,7 @@ std::vector<std::string> to_lines(const Live& live, const Space& space) {
   };
   add(live.title + " · " + live.state, "");
   add(summary(live), "");
+  if (live.verdict) add(report::bound_line(*live.verdict), "");
   add("", "");
   add(heading(phases, node_width, now_width), kBold);
   const std::size_t other_lines = lines.size() + live.notes.size();
@@ -145,14 +148,26 @@ nlohmann::json to_json(const Live& live) {
                      {"tokens_per_second", rank.tokens_per_second},
                      {"comm_wait_ms", or_null(rank.wait_ms)},
                      {"late_rank", or_null(rank.late_rank)},
+                     {"cpus", or_null(rank.cpus)},
+                     {"memory_bytes", rank.cpus ? nlohmann::json(rank.memory_bytes) : nlohmann::json()},
                      {"phase", rank.now ? nlohmann::json(record::name(*rank.now)) : nlohmann::json()},
                      {"phase_seconds", rank.now ? nlohmann::json(rank.now_seconds) : nlohmann::json()},
                      {"last_step_seconds", or_null(rank.idle_seconds)}});
   }
-  return {{"job", live.job.job_id},      {"step", live.job.step_id},
-          {"program", live.job.program}, {"size", live.job.size},
-          {"state", live.state},         {"tokens_per_second", live.tokens_per_second},
-          {"ranks", std::move(ranks)},   {"notes", live.notes}};
+  return {
+      {"job", live.job.job_id},
+      {"step", live.job.step_id},
+      {"program", live.job.program},
+      {"size", live.job.size},
+      {"state", live.state},
+      {"tokens_per_second", live.tokens_per_second},
+      {"ranks", std::move(ranks)},
+      {"notes", live.notes},
+      {"bound_by", live.verdict
+                       ? nlohmann::json(report::kBoundNames.at(static_cast<std::size_t>(live.verdict->bound)))
+                       : nlohmann::json()},
+      {"bound_share",
+       live.verdict ? nlohmann::json(live.verdict->share(live.verdict->bound)) : nlohmann::json()}};
 }
 
 }  // namespace lockstep::top

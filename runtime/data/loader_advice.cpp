@@ -1,6 +1,7 @@
 #include "runtime/data/loader_advice.h"
 
 #include <fmt/ranges.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <cmath>
@@ -20,6 +21,26 @@ double seconds(std::uint64_t nanoseconds) {
 }
 
 }  // namespace
+
+ThreadTime thread_time() {
+  rusage usage{};
+  ::getrusage(RUSAGE_THREAD, &usage);
+  const auto nanoseconds = [](const timeval& time) {
+    return static_cast<std::uint64_t>(time.tv_sec) * 1'000'000'000U +
+           static_cast<std::uint64_t>(time.tv_usec) * 1000U;
+  };
+  return {.user_ns = nanoseconds(usage.ru_utime), .system_ns = nanoseconds(usage.ru_stime)};
+}
+
+std::optional<std::string> advice_on_memory(const LoaderMemory& memory, int loaders,
+                                            const MemoryLimit& limit) {
+  const std::size_t needed = memory.total() * static_cast<std::size_t>(loaders);
+  if (needed <= limit.available) return std::nullopt;
+  return fmt::format(
+      "the batches of {} loader{} may need {} ({} batches of {} each), but {} has only {} left: lower bytes_ahead, batches_ahead or plan.cap",
+      loaders, loaders == 1 ? "" : "s", format_bytes(needed), memory.batches, format_bytes(memory.batch),
+      limit.of, format_bytes(limit.available));
+}
 
 void LoaderMeter::add_build(std::uint64_t nanoseconds) {
   const std::lock_guard lock(mutex_);

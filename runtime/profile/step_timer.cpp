@@ -13,6 +13,7 @@
 #include "runtime/profile/event_file.h"
 #include "runtime/profile/profiler.h"
 #include "runtime/profile/record_folder.h"
+#include "runtime/profile/resource_sampler.h"
 #include "runtime/profile/spans.h"
 
 namespace lockstep::profile {
@@ -32,6 +33,7 @@ StepTimer::StepTimer(const Identity& identity, Options options) : identity_(iden
     if (options.folder.empty()) options.folder = make_record_folder(identity_);
     file_ = options.folder / record_name(identity_.rank);
     writer_ = std::make_unique<record::Writer>(file_, identity_);
+    sampler_ = std::make_unique<ResourceSampler>(*writer_);
   } catch (const std::exception& error) {
     file_.clear();
     fmt::print(
@@ -92,6 +94,14 @@ void StepTimer::add_comm(std::uint64_t transfer_ns, std::uint64_t wait_ns, int l
 
 void StepTimer::add_bytes_read(std::uint64_t bytes) {
   if (writer_) writer_->add_bytes_read(bytes);
+}
+
+void StepTimer::add_loader_work(std::uint64_t build_ns, std::uint64_t user_ns, std::uint64_t system_ns) {
+  if (writer_) writer_->add_loader_work(build_ns, user_ns, system_ns);
+}
+
+void StepTimer::add_loader_buffers(std::uint64_t bytes) {
+  if (writer_) writer_->add_loader_buffers(bytes);
 }
 
 void StepTimer::set_loss_scale(double scale) {
@@ -243,6 +253,7 @@ void StepTimer::finish() noexcept {
   try {
     // After an exception the device may wait for a rank that has ended.
     if (device_) write_device_steps(std::uncaught_exceptions() == 0);
+    sampler_.reset();
     writer_->finish();
     writer_.reset();
     if (const auto folder = environment::get("LOCKSTEP_REPORT_DIR")) {

@@ -19,7 +19,7 @@
 #include "common/error.h"
 #include "runtime/comm/control/activity.h"
 #include "runtime/comm/job_end.h"
-#include "runtime/comm/thread.h"
+#include "common/thread.h"
 
 namespace lockstep::comm {
 namespace {

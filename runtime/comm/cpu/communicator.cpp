@@ -21,7 +21,7 @@
 #include "runtime/comm/mpi/session.h"
 #include "runtime/comm/mpi/wait.h"
 #include "runtime/comm/shm/segment.h"
-#include "runtime/comm/thread.h"
+#include "common/thread.h"
 #include "runtime/comm/timeout.h"
 
 namespace lockstep::comm::cpu {

@@ -6,7 +6,7 @@
 
 #include "common/error.h"
 #include "runtime/comm/failure.h"
-#include "runtime/comm/thread.h"
+#include "common/thread.h"
 #include "runtime/comm/timeout.h"
 
 namespace lockstep::comm::nccl {
