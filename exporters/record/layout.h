@@ -3,7 +3,7 @@
 //
 //   Header       written once, before the file gets its name; never changes
 //   Live         the number of publications, and what the rank is doing now
-//   Resources    what the process uses, about once a second (since version 2; zeros before)
+//   Resources    what the process uses, once a second (since version 2; zeros before)
 //   Counters[2]  totals since the start; publication n (from 1) is in Counters[n % 2]
 //   Step[512]    the last steps; step i (from 0) is in Step[i % 512]
 //

@@ -42,22 +42,21 @@ std::string number(double milliseconds) {
 
 std::string row(const LiveRank& rank, const std::vector<std::size_t>& phases, std::size_t node_width,
                 std::size_t now_width) {
-  std::string line =
-      fmt::format("{:>4} {:<{}} {:<{}} {:>8} {:>8} {:>8} {:>9} {:>7} {:>4} {:>5} {:>8}", rank.rank, rank.node,
-                  node_width, now(rank), now_width, rank.steps, number(rank.step_ms), number(rank.own_ms),
-                  format_count(rank.tokens_per_second), rank.wait_ms ? number(*rank.wait_ms) : "-",
-                  rank.late_rank ? std::to_string(*rank.late_rank) : "-",
-                  rank.cpus ? number(*rank.cpus) : "-", rank.cpus ? format_bytes(rank.memory_bytes) : "-");
+  std::string line = fmt::format(
+      "{:>4} {:<{}} {:<{}} {:>8} {:>8} {:>8} {:>9} {:>7} {:>4}", rank.rank, rank.node, node_width, now(rank),
+      now_width, rank.steps, number(rank.step_ms), number(rank.own_ms), format_count(rank.tokens_per_second),
+      rank.wait_ms ? number(*rank.wait_ms) : "-", rank.late_rank ? std::to_string(*rank.late_rank) : "-");
   for (const std::size_t phase : phases) line += fmt::format(" {:>4.0f}%", 100 * rank.shares[phase]);
-  return line;
+  return line + fmt::format(" {:>5} {:>8}", rank.cpus ? number(*rank.cpus) : "-",
+                            rank.cpus ? format_bytes(rank.memory_bytes) : "-");
 }
 
 std::string heading(const std::vector<std::size_t>& phases, std::size_t node_width, std::size_t now_width) {
-  std::string line = fmt::format("{:>4} {:<{}} {:<{}} {:>8} {:>8} {:>8} {:>9} {:>7} {:>4} {:>5} {:>8}",
-                                 "rank", "node", node_width, "now", now_width, "steps", "step_ms", "own_ms",
-                                 "tokens/s", "wait_ms", "for", "cpus", "memory");
+  std::string line =
+      fmt::format("{:>4} {:<{}} {:<{}} {:>8} {:>8} {:>8} {:>9} {:>7} {:>4}", "rank", "node", node_width,
+                  "now", now_width, "steps", "step_ms", "own_ms", "tokens/s", "wait_ms", "for");
   for (const std::size_t phase : phases) line += fmt::format(" {:>5}", kHeads[phase]);
-  return line;
+  return line + fmt::format(" {:>5} {:>8}", "cpus", "memory");
 }
 
 std::string summary(const Live& live) {
@@ -117,8 +116,7 @@ std::vector<std::string> to_lines(const Live& live, const Space& space) {
   };
   add(live.title + " · " + live.state, "");
   add(summary(live), "");
-  if (live.verdict) add(report::bound_line(*live.verdict), "");
-  add("", "");
+  add(live.verdict ? report::bound_line(*live.verdict) : "", "");
   add(heading(phases, node_width, now_width), kBold);
   const std::size_t other_lines = lines.size() + live.notes.size();
   std::size_t rows = space.rows > other_lines ? space.rows - other_lines : 0;
@@ -154,20 +152,16 @@ nlohmann::json to_json(const Live& live) {
                      {"phase_seconds", rank.now ? nlohmann::json(rank.now_seconds) : nlohmann::json()},
                      {"last_step_seconds", or_null(rank.idle_seconds)}});
   }
-  return {
-      {"job", live.job.job_id},
-      {"step", live.job.step_id},
-      {"program", live.job.program},
-      {"size", live.job.size},
-      {"state", live.state},
-      {"tokens_per_second", live.tokens_per_second},
-      {"ranks", std::move(ranks)},
-      {"notes", live.notes},
-      {"bound_by", live.verdict
-                       ? nlohmann::json(report::kBoundNames.at(static_cast<std::size_t>(live.verdict->bound)))
-                       : nlohmann::json()},
-      {"bound_share",
-       live.verdict ? nlohmann::json(live.verdict->share(live.verdict->bound)) : nlohmann::json()}};
+  nlohmann::json json = {{"job", live.job.job_id},      {"step", live.job.step_id},
+                         {"program", live.job.program}, {"size", live.job.size},
+                         {"state", live.state},         {"tokens_per_second", live.tokens_per_second},
+                         {"ranks", std::move(ranks)},   {"notes", live.notes},
+                         {"bound_by", nullptr},         {"bound_share", nullptr}};
+  if (live.verdict) {
+    json["bound_by"] = report::kBoundNames.at(static_cast<std::size_t>(live.verdict->bound));
+    json["bound_share"] = live.verdict->share(live.verdict->bound);
+  }
+  return json;
 }
 
 }  // namespace lockstep::top

@@ -20,7 +20,10 @@
 namespace lockstep::profile {
 namespace {
 
-constexpr std::chrono::seconds kPeriod{1};
+// Memory grows to its peak in the first steps, and a rank that is killed there should leave that.
+constexpr std::chrono::milliseconds kFirstPeriod{100};
+constexpr int kFirstSamples = 100;
+constexpr std::chrono::milliseconds kPeriod{1000};
 
 std::uint64_t nanoseconds(const timeval& time) {
   return static_cast<std::uint64_t>(time.tv_sec) * 1'000'000'000U +
@@ -103,9 +106,12 @@ void ResourceSampler::work() {
   pthread_setname_np(pthread_self(), "lockstep-usage");
   use_background_cpus();
   std::unique_lock lock(mutex_);
+  int samples = 0;
   do {
     writer_.set_resources(sample_resources(limits_));
-  } while (!changed_.wait_for(lock, kPeriod, [&] { return stopping_; }));
+    ++samples;
+  } while (
+      !changed_.wait_for(lock, samples < kFirstSamples ? kFirstPeriod : kPeriod, [&] { return stopping_; }));
 }
 
 }  // namespace lockstep::profile

@@ -1,6 +1,6 @@
-// Samples what the process uses, about once a second, and publishes it in the rank's record: processor time, memory, page
-// faults, reads, context switches, and the limits of its cgroups. A sample costs a thread of its own some 20
-// microseconds; the training thread does nothing.
+// Samples what the process uses, once a second (ten times a second in the first ten seconds), and publishes it in the
+// rank's record: processor time, memory, page faults, reads, context switches, and the limits of its cgroups. A thread of
+// its own does this; the training thread does nothing.
 //
 // Threads: made and destroyed by one thread. Its thread uses the writer's set_resources().
 #pragma once
