@@ -177,7 +177,7 @@ void StepTimer::end(const StepCounts& counts) {
   for (std::size_t phase = 0; phase < record::kPhases; ++phase) totals_.phase_ns[phase] += phase_ns_[phase];
   totals_.counts += counts;
   if (device_ && !device_->failed()) {
-    device_->end_step(mark_ns_, counts);
+    device_->end_step(mark_ns_, counts, phase_ns_);
     write_device_steps(false);
   } else {
     write_step(last_, mark_ns_);
@@ -214,12 +214,14 @@ void StepTimer::write_device_steps(bool wait) {
   while (const auto step = device_->take(wait)) {
     write_step({.steps = 1, .step_ns = step->step_ns, .phase_ns = step->phase_ns, .counts = step->counts},
                step->ended_ns);
+    writer_->add_launch(step->launch_ns);
   }
 }
 
 void StepTimer::use_device_clock(std::unique_ptr<DeviceClock> clock) {
   if (device_ || !writer_) return;
   device_ = std::make_unique<DevicePhases>(std::move(clock));
+  writer_->set_on_device();
 }
 
 void StepTimer::add_scalar(std::string name, double value) {

@@ -134,8 +134,8 @@ TEST(Verdict, BeginsTheReportWithItsRemedy) {
   ASSERT_EQ(lines.size(), 3);
   EXPECT_THAT(
       lines[0],
-      HasSubstr("bound by: communication, 26 % of the step (30.0 of 116 ms). Give each step more work"));
-  EXPECT_THAT(lines[1], HasSubstr("a step would take at least 115 ms with twice the disk"));
+      HasSubstr("bound by: communication, 26 % of the step (30.0 of 117 ms). Give each step more work"));
+  EXPECT_THAT(lines[1], HasSubstr("a step would take at least 116 ms with twice the disk"));
   const auto json = verdict_json(run);
   EXPECT_EQ(json["bound_by"], "communication");
   EXPECT_NEAR(json["bound_share"], 0.26, 0.01);
