@@ -149,30 +149,6 @@ std::string milliseconds(double ms) {
   return fmt::format("{:.{}f}", ms, ms >= 99.5 ? 0 : ms >= 9.95 ? 1 : 2);
 }
 
-constexpr std::array<std::pair<const char*, double Goodput::*>, 8> kLost = {
-    {{"staging", &Goodput::staging},
-     {"start", &Goodput::start},
-     {"input", &Goodput::input},
-     {"communication", &Goodput::communication},
-     {"checkpoint", &Goodput::checkpoint},
-     {"skipped", &Goodput::skipped},
-     {"other", &Goodput::other},
-     {"between steps", &Goodput::between_steps}}};
-
-std::string goodput_line(const Goodput& goodput) {
-  std::vector<std::pair<double, const char*>> lost;
-  for (const auto& [name, share] : kLost) lost.emplace_back(goodput.*share, name);
-  std::stable_sort(lost.begin(), lost.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
-  std::string text =
-      fmt::format("goodput: {:.0f} % of {} trained", 100 * goodput.trained, format_seconds(goodput.seconds));
-  const char* before = "; the rest: ";
-  for (const auto& [share, name] : lost) {
-    if (share < 0.005) break;
-    text += fmt::format("{}{} {:.0f} %", std::exchange(before, ", "), name, 100 * share);
-  }
-  return text;
-}
-
 std::string memory_line(const MemoryUse& use) {
   return fmt::format("{}: {}. Lower plan.cap, or the loader's bytes_ahead, or ask for more (sbatch --mem).",
                      use.died ? "out of memory" : "memory is nearly full", to_text(use));
@@ -206,33 +182,15 @@ std::optional<Verdict> find_verdict(const Run& run) {
   return verdict;
 }
 
-Goodput find_goodput(const Run& run) {
-  Goodput sum;
-  double staged = 0;
-  for (const auto& node : run.staging) staged = std::max(staged, node.seconds());
-  sum.seconds = circumstances(run).seconds + staged;
-  if (sum.seconds <= 0) return {};
-  const double each = 1 / (sum.seconds * static_cast<double>(run.ranks.size()));
+record::Goodput find_goodput(const Run& run) {
+  record::Goodput mean{.seconds = circumstances(run).seconds};
+  const auto ranks = static_cast<double>(run.ranks.size());
   for (const Snapshot& rank : run.ranks) {
-    const auto& counters = rank.counters;
-    const auto share = [&](std::uint64_t ns) { return static_cast<double>(ns) * 1e-9 * each; };
-    const auto phase = [&](Phase one) { return share(counters.phase_ns[record::index(one)]); };
-    const double computed = phase(Phase::forward) + phase(Phase::backward) + phase(Phase::optimizer);
-    const double skipped = share_of(counters.skipped_steps, counters.steps);
-    const std::uint64_t first = rank.resources ? rank.resources->first_step_ns : 0;
-    sum.trained += computed * (1 - skipped);
-    sum.skipped += computed * skipped;
-    sum.staging += staged * each;
-    if (first > rank.start_monotonic_ns) sum.start += share(first - rank.start_monotonic_ns);
-    sum.input += phase(Phase::data_wait) + phase(Phase::host_to_device);
-    sum.communication += phase(Phase::comm_exposed);
-    sum.checkpoint += phase(Phase::checkpoint);
-    sum.other += phase(Phase::other);
+    const record::Goodput one = record::goodput_of(rank, mean.seconds);
+    mean.trained += one.trained / ranks;
+    for (const auto& [name, lost] : record::kLostTimes) mean.*lost += one.*lost / ranks;
   }
-  double known = sum.trained;
-  for (const auto& [name, lost] : kLost) known += sum.*lost;
-  sum.between_steps = std::max(0.0, 1 - known);
-  return sum;
+  return mean;
 }
 
 std::string bound_line(const Verdict& verdict) {
@@ -257,7 +215,8 @@ std::vector<std::string> verdict_lines(const Run& run, const Stragglers& late) {
                             milliseconds(verdict->step_ms_if_twice.at(i)), kResourceNames.at(i));
   }
   lines.push_back(possible);
-  lines.push_back(goodput_line(find_goodput(run)));
+  const record::Goodput goodput = find_goodput(run);
+  lines.push_back("goodput: " + record::to_text(goodput, format_seconds(goodput.seconds)));
   return lines;
 }
 
@@ -272,10 +231,10 @@ nlohmann::json verdict_json(const Run& run) {
   for (std::size_t i = 0; i < kResourceNames.size(); ++i) {
     json["step_ms_if_twice"][kResourceNames.at(i)] = verdict->step_ms_if_twice.at(i);
   }
-  const Goodput goodput = find_goodput(run);
+  const record::Goodput goodput = find_goodput(run);
   json["goodput"] = goodput.trained;
   json["goodput_seconds"] = goodput.seconds;
-  for (const auto& [name, lost] : kLost) json["goodput_lost"][name] = goodput.*lost;
+  for (const auto& [name, lost] : record::kLostTimes) json["goodput_lost"][name] = goodput.*lost;
   return json;
 }
 

@@ -19,6 +19,7 @@
 #include <string>
 #include <vector>
 
+#include "exporters/record/goodput.h"
 #include "exporters/report/stragglers.h"
 
 namespace lockstep::report {
@@ -51,22 +52,8 @@ struct Verdict {
 /// None if no step has ended on all ranks.
 std::optional<Verdict> find_verdict(const Run& run);
 
-/// Shares of the measured time, means over the ranks; they add up to 1. The time is from the first rank's start to the
-/// last one's end or last step, and staging before it.
-struct Goodput {
-  double seconds = 0;  ///< the measured time
-  double trained = 0;  ///< forward, backward and optimizer of steps that the loss scaler did not skip
-  double skipped = 0;  ///< and of those that it skipped
-  double staging = 0;
-  double start = 0;          ///< until the first step
-  double input = 0;          ///< in steps: waiting for data, and copying it to the device
-  double communication = 0;  ///< in steps: exposed communication, waiting for later ranks included
-  double checkpoint = 0;     ///< in steps
-  double other = 0;          ///< in steps, in no phase
-  double between_steps = 0;  ///< evaluations, for example, and after the last step
-};
-
-Goodput find_goodput(const Run& run);
+/// Mean over the ranks, of the time from the first rank's start to the last one's end or last step.
+record::Goodput find_goodput(const Run& run);
 
 /// "bound by: input (reading), 61 % of the step (73.1 of 120 ms)".
 std::string bound_line(const Verdict& verdict);

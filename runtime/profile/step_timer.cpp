@@ -8,6 +8,9 @@
 #include "common/clock.h"
 #include "common/environment.h"
 #include "common/process.h"
+#include "common/units.h"
+#include "exporters/record/goodput.h"
+#include "exporters/record/reader.h"
 #include "exporters/record/writer.h"
 #include "runtime/profile/device_phases.h"
 #include "runtime/profile/event_file.h"
@@ -201,6 +204,7 @@ void StepTimer::end(const StepCounts& counts) {
   has_forward_ = false;
   synchronised_.clear();
   backward_tokens_ = 0;
+  if (profiler_ != nullptr && profiler_->ends_job()) profiler_->end_job();
 }
 
 void StepTimer::write_step(const Times& step, std::uint64_t ended_ns) {
@@ -249,6 +253,17 @@ void StepTimer::write_scalars() {
   scalars_.clear();
 }
 
+// One line for the job: the ranks wait for each other, so rank 0's time goes where theirs goes.
+void StepTimer::print_goodput() const {
+  if (identity_.rank != 0 || std::uncaught_exceptions() > 0) return;
+  const record::Snapshot own = record::Reader(file_).read(0);
+  if (own.counters.steps == 0) return;
+  const record::Goodput goodput =
+      record::goodput_of(own, static_cast<double>(monotonic_ns() - own.start_monotonic_ns) * 1e-9);
+  fmt::print(stderr, "lockstep: goodput of rank 0 in {} steps: {}\n", own.counters.steps,
+             record::to_text(goodput, format_seconds(goodput.seconds)));
+}
+
 void StepTimer::finish() noexcept {
   if (!synchronised_.empty()) end_step_over();
   if (!writer_) return;
@@ -261,6 +276,7 @@ void StepTimer::finish() noexcept {
     if (const auto folder = environment::get("LOCKSTEP_REPORT_DIR")) {
       copy_record(file_, identity_, *folder);
     }
+    print_goodput();
   } catch (const std::exception& error) {
     fmt::print(stderr, "lockstep: {} cannot copy its record to LOCKSTEP_REPORT_DIR: {}\n",
                rank_name(identity_.rank, identity_.node), error.what());

@@ -184,6 +184,7 @@ class StepTimer {
   void write_device_steps(bool wait);
   void open_event_file();
   void write_scalars();
+  void print_goodput() const;
 
   Identity identity_;
   std::filesystem::path file_;

@@ -186,7 +186,7 @@ Run run_of_100_seconds() {
 }
 
 TEST(GoodputTest, IsTheShareOfTheTimeThatTrained) {
-  const Goodput goodput = find_goodput(run_of_100_seconds());
+  const record::Goodput goodput = find_goodput(run_of_100_seconds());
   EXPECT_DOUBLE_EQ(goodput.seconds, 100);
   EXPECT_NEAR(goodput.trained, 0.60, 1e-9);
   EXPECT_NEAR(goodput.start, 0.10, 1e-9);
@@ -202,13 +202,6 @@ TEST(GoodputTest, DoesNotCountStepsThatTheLossScalerSkipped) {
   for (Snapshot& rank : run.ranks) rank.counters.skipped_steps = 20;
   EXPECT_NEAR(find_goodput(run).trained, 0.45, 1e-9);
   EXPECT_NEAR(find_goodput(run).skipped, 0.15, 1e-9);
-}
-
-TEST(GoodputTest, CountsStagingBeforeTheRun) {
-  report::Run run = run_of_100_seconds();
-  run.staging.push_back({.node = "n1", .sources = {{.source = "/a", .seconds = 20}}});
-  EXPECT_NEAR(find_goodput(run).trained, 0.50, 1e-9);
-  EXPECT_NEAR(find_goodput(run).staging, 20.0 / 120, 1e-9);
 }
 
 TEST(MemoryUseTest, AddsTheRanksThatShareALimit) {

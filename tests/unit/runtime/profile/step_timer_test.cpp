@@ -160,6 +160,36 @@ TEST_F(StepTimerTest, RecordHoldsWhatTheProcessUses) {
   EXPECT_GT(used->first_step_ns, reader.read(0).start_monotonic_ns);
 }
 
+TEST_F(StepTimerTest, Rank0SaysAtTheEndWhereTheTimeWent) {
+  ::testing::internal::CaptureStderr();
+  identity_.rank = 1;
+  {
+    StepTimer timer(identity_);
+    timer.begin_step();
+    timer.end_step({});
+  }
+  identity_.rank = 0;
+  { const StepTimer without_steps(identity_); }
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
+  ::testing::internal::CaptureStderr();
+  {
+    StepTimer timer(identity_);
+    for (int step = 0; step < 2; ++step) {
+      {
+        const auto forward = timer.phase(Phase::forward);
+        work_for_us(30'000);
+      }
+      const auto wait = timer.phase(Phase::data_wait);
+      work_for_us(30'000);
+      timer.end_step({});
+    }
+  }
+  EXPECT_THAT(
+      ::testing::internal::GetCapturedStderr(),
+      ::testing::MatchesRegex(
+          "lockstep: goodput of rank 0 in 2 steps: [3-5]. % of [0-9.]+ ms trained; the rest: input [3-5]. %.*\n"));
+}
+
 // A rank that is killed leaves a sample, though none of its code runs at its end.
 TEST_F(StepTimerTest, RecordHoldsASampleBeforeTheEnd) {
   const StepTimer timer(identity_);
