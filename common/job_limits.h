@@ -11,7 +11,7 @@
 
 namespace lockstep {
 
-/// What is left before the kernel ends a process of the job.
+/// The memory that is left before the kernel ends a process of the job.
 struct MemoryLimit {
   std::size_t available = 0;  ///< bytes, counting file caches that the kernel gives up
   std::string of;             ///< whose limit it is: "this node", or a cgroup with its limit
@@ -21,7 +21,7 @@ struct MemoryLimit {
 MemoryLimit available_memory(const std::filesystem::path& proc = "/proc",
                              const std::filesystem::path& cgroups = "/sys/fs/cgroup");
 
-/// What the process may use in total, together with the other processes of its cgroup.
+/// The totals that the process may use, together with the other processes of its cgroup.
 struct JobLimits {
   std::uint64_t memory_bytes = 0;  ///< the lowest limit; without cgroups the node's memory; 0: unknown
   std::uint64_t memory_group = 0;  ///< tells the cgroup of that limit from others of the node; 0: the node

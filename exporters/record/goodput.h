@@ -24,7 +24,7 @@ struct Goodput {
   double between_steps = 0;  ///< evaluations, for example, and after the last step
 };
 
-/// What did not train.
+/// The parts that did not train.
 inline constexpr std::array<std::pair<const char*, double Goodput::*>, 7> kLostTimes = {
     {{"start", &Goodput::start},
      {"input", &Goodput::input},

@@ -106,8 +106,8 @@ void add_step(const Run& run, const StepRow& row, bool complete, Sums& sums) {
       static_cast<double>(step.comm_transfer_ns - std::min(step.comm_wait_ns, step.comm_transfer_ns)) * 1e-6;
 }
 
-// What becomes faster may also hide behind what it ran beside, so these are the shortest steps that are possible: a
-// queue that is filled twice as fast empties a wait, but a step that waited for it takes at least half as long.
+// Work that becomes faster may also overlap more with other work, so these are the shortest steps that are possible. A
+// loader that is twice as fast may end all waiting, but a step that waited for it takes at least half as long.
 std::array<double, kResourceNames.size()> if_twice(const Verdict& verdict, const Sums& means, bool measured,
                                                    std::optional<double> decoding) {
   const auto part = [&](Bound bound) { return verdict.parts_ms.at(static_cast<std::size_t>(bound)); };

@@ -1,4 +1,4 @@
-// What bounds a run, in one line, and the share of its time that trained. docs/users/metrics.md defines both.
+// Says in one line what bounds a run, and the share of its time that trained. docs/users/metrics.md defines both.
 //
 // A step takes as long as its slowest rank works, plus the communication that even this rank waits for. So the time of
 // the slowest rank of each step is divided into five parts, which add up to the step:
@@ -31,7 +31,7 @@ inline constexpr std::size_t kBounds = 5;
 inline constexpr std::array<const char*, kBounds> kBoundNames = {"compute", "input", "communication", "host",
                                                                  "imbalance"};
 
-/// What could be twice as good.
+/// Each could be twice as good.
 inline constexpr std::array<const char*, 4> kResourceNames = {"disk", "network", "processor", "balance"};
 
 struct Verdict {

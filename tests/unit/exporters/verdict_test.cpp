@@ -47,7 +47,7 @@ TEST(Verdict, OfWaitingForDataIsInput) {
   EXPECT_NEAR(part(verdict, Bound::input), 51, 1e-6);  // with the copy to the device
 }
 
-// One rank that waits for its data is no uneven work: its disk is slow, and balancing would not help.
+// One rank that waits for its data is not uneven work: its disk is slow, and balancing would not help.
 TEST(Verdict, OfOneRankThatWaitsForDataIsInputToo) {
   const Verdict verdict =
       verdict_on([](RankStep& does, int rank, int) { does.data_wait += rank == 2 ? 40 : 0; });
@@ -101,7 +101,7 @@ TEST(Verdict, OfUnevenWorkIsImbalance) {
               1);  // of its work the others could do a part
 }
 
-// The last rank is on a node whose records are missing: waiting for it is measured, and is no communication.
+// The last rank is on a node whose records are missing: waiting for it is measured, and is not communication.
 TEST(Verdict, OfTheRanksOfOneNodeCountsWaitingForTheOthers) {
   MadeUpRun made;
   made.last_rank_written = 1;
@@ -111,7 +111,7 @@ TEST(Verdict, OfTheRanksOfOneNodeCountsWaitingForTheOthers) {
   EXPECT_LT(verdict.share(Bound::communication), 0.05);
 }
 
-// 50 waiting + 1 copy, 84 computing (the slowest rank of each step), 1 other, 3 network, of which 8 are transfer.
+// 50 waiting + 1 copy, 84 computing (the slowest rank of each step), 1 other, 3 network; the transfer takes 8.
 TEST(Verdict, GivesTheShortestStepWithEachResourceTwiceAsGood) {
   const Verdict verdict = verdict_on([](RankStep& does, int, int) { does.data_wait = 50; });
   const double step = verdict.step_ms;
