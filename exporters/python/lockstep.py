@@ -46,7 +46,7 @@ _BUCKETS = len(_BOUNDS) + 1
 _PUBLICATIONS, _FINISHED, _PHASE, _PHASE_SINCE = 64, 65, 66, 67
 # Resources: the fields of layout.h that this module knows; the others stay 0.
 _SAMPLED, _USER, _SYSTEM, _MEMORY, _PEAK, _FAULTS, _READ, _READS, _STORAGE, _WAITED, _SWITCHED, _FIRST_STEP = (
-    128 + word for word in (0, 1, 2, 7, 8, 11, 12, 13, 14, 15, 16, 17))
+    128 + word for word in (0, 1, 2, 8, 9, 12, 13, 14, 15, 16, 17, 18))
 _SAMPLE_NS = 10**9
 _COUNTERS, _RING, _RING_STEPS, _STEP_WORDS = 512, 1536, 512, 16
 _FILE_WORDS = _RING + _RING_STEPS * _STEP_WORDS

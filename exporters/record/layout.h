@@ -82,6 +82,7 @@ struct Resources {
   std::uint64_t system_ns = 0;       ///< and in the kernel
   std::uint64_t loader_user_ns = 0;  ///< part of it: the loader's threads
   std::uint64_t loader_system_ns = 0;
+  std::uint64_t loader_delay_ns = 0;      ///< time that they were ready to run and had no CPU
   std::uint64_t loader_build_ns = 0;      ///< time that these threads built batches, reading included
   std::uint64_t loader_buffer_bytes = 0;  ///< the maximum memory of the loader's batches
   std::uint64_t memory_bytes = 0;         ///< resident
@@ -148,7 +149,7 @@ struct File {
   alignas(4096) std::array<Step, kRingSteps> ring;
 };
 
-static_assert(sizeof(Header) == 200 && sizeof(Live) == 32 && sizeof(Resources) == 168 && sizeof(Step) == 128);
+static_assert(sizeof(Header) == 200 && sizeof(Live) == 32 && sizeof(Resources) == 176 && sizeof(Step) == 128);
 static_assert(offsetof(File, live) == 512 && offsetof(File, resources) == 1024 &&
               offsetof(File, counters) == 4096 && offsetof(File, ring) == 12288);
 static_assert(std::is_trivially_copyable_v<File>);

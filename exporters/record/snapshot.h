@@ -44,6 +44,14 @@ struct StepCounts {
   }
 };
 
+/// The work of a loader's thread on a batch, in nanoseconds.
+struct LoaderWork {
+  std::uint64_t build_ns = 0;  ///< from the beginning to the end
+  std::uint64_t user_ns = 0;   ///< processor time in the program
+  std::uint64_t system_ns = 0;
+  std::uint64_t delay_ns = 0;  ///< ready to run, without a CPU
+};
+
 /// A consistent view of one rank's record: all counters belong to the same step.
 struct Snapshot {
   Identity identity;

@@ -193,6 +193,7 @@ void Writer::set_resources(Resources resources) noexcept {
   resources.loader_build_ns = value(loader_build_ns_);
   resources.loader_user_ns = value(loader_user_ns_);
   resources.loader_system_ns = value(loader_system_ns_);
+  resources.loader_delay_ns = value(loader_delay_ns_);
   resources.loader_buffer_bytes = value(loader_buffer_bytes_);
   resources.first_step_ns = value(first_step_ns_);
   resources.launch_ns = value(launch_ns_);

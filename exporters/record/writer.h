@@ -43,11 +43,12 @@ class Writer {  // NOLINT(clang-analyzer-optin.performance.Padding)
   void add_bytes_read(std::uint64_t bytes) noexcept {
     bytes_read_.fetch_add(bytes, std::memory_order_relaxed);
   }
-  /// A thread of the loader has built a batch: the time that this took, and its processor time.
-  void add_loader_work(std::uint64_t build_ns, std::uint64_t user_ns, std::uint64_t system_ns) noexcept {
-    loader_build_ns_.fetch_add(build_ns, std::memory_order_relaxed);
-    loader_user_ns_.fetch_add(user_ns, std::memory_order_relaxed);
-    loader_system_ns_.fetch_add(system_ns, std::memory_order_relaxed);
+  /// A thread of the loader has built a batch.
+  void add_loader_work(const LoaderWork& work) noexcept {
+    loader_build_ns_.fetch_add(work.build_ns, std::memory_order_relaxed);
+    loader_user_ns_.fetch_add(work.user_ns, std::memory_order_relaxed);
+    loader_system_ns_.fetch_add(work.system_ns, std::memory_order_relaxed);
+    loader_delay_ns_.fetch_add(work.delay_ns, std::memory_order_relaxed);
   }
   /// The maximum memory of the batches of one more loader.
   void add_loader_buffers(std::uint64_t bytes) noexcept {
@@ -89,6 +90,7 @@ class Writer {  // NOLINT(clang-analyzer-optin.performance.Padding)
   std::atomic<std::uint64_t> loader_build_ns_{0};
   std::atomic<std::uint64_t> loader_user_ns_{0};
   std::atomic<std::uint64_t> loader_system_ns_{0};
+  std::atomic<std::uint64_t> loader_delay_ns_{0};
   std::atomic<std::uint64_t> loader_buffer_bytes_{0};
   std::atomic<std::uint64_t> first_step_ns_{0};
   std::atomic<std::uint64_t> launch_ns_{0};

@@ -53,7 +53,8 @@ double launch_share(const Snapshot& rank) {
                                                  ns[record::index(Phase::optimizer)]);
 }
 
-// Of the time in which the loaders' threads built batches: how much they computed instead of waiting for bytes. None
+// Of the time in which the loaders' threads built batches: how much they computed, or were ready to, instead of waiting
+// for bytes. None
 // without our loader.
 std::optional<double> decoding_share(const Run& run) {
   std::uint64_t build = 0;
@@ -61,7 +62,7 @@ std::optional<double> decoding_share(const Run& run) {
   for (const Snapshot& rank : run.ranks) {
     const Resources used = rank.resources.value_or(Resources{});
     build += used.loader_build_ns;
-    computed += used.loader_user_ns + used.loader_system_ns;
+    computed += used.loader_user_ns + used.loader_system_ns + used.loader_delay_ns;
   }
   if (build == 0) return std::nullopt;
   return share_of(computed, build);

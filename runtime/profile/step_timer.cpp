@@ -99,8 +99,8 @@ void StepTimer::add_bytes_read(std::uint64_t bytes) {
   if (writer_) writer_->add_bytes_read(bytes);
 }
 
-void StepTimer::add_loader_work(std::uint64_t build_ns, std::uint64_t user_ns, std::uint64_t system_ns) {
-  if (writer_) writer_->add_loader_work(build_ns, user_ns, system_ns);
+void StepTimer::add_loader_work(const record::LoaderWork& work) {
+  if (writer_) writer_->add_loader_work(work);
 }
 
 void StepTimer::add_loader_buffers(std::uint64_t bytes) {

@@ -112,8 +112,8 @@ class StepTimer {
   /// Bytes that the loader read from packed files. Any thread.
   void add_bytes_read(std::uint64_t bytes);
 
-  /// A thread of the loader has built a batch in this time, with this much processor time. Any thread.
-  void add_loader_work(std::uint64_t build_ns, std::uint64_t user_ns, std::uint64_t system_ns);
+  /// A thread of the loader has built a batch. Any thread.
+  void add_loader_work(const record::LoaderWork& work);
   /// The maximum memory of a loader's batches.
   void add_loader_buffers(std::uint64_t bytes);
 

@@ -298,7 +298,7 @@ TEST_F(ExporterTest, AFolderWithManyOtherFilesStillServesItsRecords) {
 TEST_F(ExporterTest, ServesWhatARanksProcessUses) {
   const auto rank = rank_of("1000/7.0", 0);
   EXPECT_FALSE(collect().has("lockstep_memory_bytes")) << "before the first sample";
-  rank->add_loader_work(5 * kMs, 3 * kMs, kMs);
+  rank->add_loader_work({.build_ns = 5 * kMs, .user_ns = 3 * kMs, .system_ns = kMs});
   rank->set_resources({.sampled_ns = 1,
                        .user_ns = 2000 * kMs,
                        .system_ns = 500 * kMs,

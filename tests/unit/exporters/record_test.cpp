@@ -84,8 +84,8 @@ TEST_F(RecordTest, ReaderSeesWhatTheRankWrote) {
 TEST_F(RecordTest, ReaderSeesWhatTheProcessUses) {
   Writer writer(path_, rank_of_four(3));
   EXPECT_FALSE(Reader(path_).read().resources.has_value()) << "before the first sample";
-  writer.add_loader_work(70, 20, 10);
-  writer.add_loader_work(30, 20, 10);
+  for (const std::uint64_t build_ns : {70, 30})
+    writer.add_loader_work({.build_ns = build_ns, .user_ns = 20, .system_ns = 10, .delay_ns = 5});
   writer.add_loader_buffers(4096);
   writer.add_launch(6);
   writer.end_step(100, 1100, {});
@@ -99,6 +99,7 @@ TEST_F(RecordTest, ReaderSeesWhatTheProcessUses) {
   EXPECT_EQ(used->loader_build_ns, 100);
   EXPECT_EQ(used->loader_user_ns, 40);
   EXPECT_EQ(used->loader_system_ns, 20);
+  EXPECT_EQ(used->loader_delay_ns, 10);
   EXPECT_EQ(used->loader_buffer_bytes, 4096);
   EXPECT_EQ(used->launch_ns, 6);
   EXPECT_EQ(used->first_step_ns, 1000);

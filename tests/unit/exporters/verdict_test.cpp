@@ -60,7 +60,7 @@ TEST(Verdict, OfInputSaysWhetherTheLoaderReadsOrDecodes) {
   const auto with_loader = [](std::uint64_t processor_ns) {
     MadeUpRun made;
     made.also = [=](Writer& writer, int, int) {
-      writer.add_loader_work(1000, processor_ns, 0);
+      writer.add_loader_work({.build_ns = 1000, .user_ns = processor_ns / 2, .delay_ns = processor_ns / 2});
       writer.set_resources({.sampled_ns = 1});
     };
     return verdict_on([](RankStep& does, int, int) { does.data_wait = 50; }, std::move(made));

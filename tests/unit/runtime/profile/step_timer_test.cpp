@@ -143,7 +143,7 @@ TEST_F(StepTimerTest, RecordHoldsWhatTheProcessUses) {
     const auto forward = timer.phase(Phase::forward);
     std::vector<char> touched(std::size_t{64} << 20U, 'x');
     work_for_us(30'000 + static_cast<std::uint64_t>(touched.back() == 'y'));
-    timer.add_loader_work(3000, 2000, 500);
+    timer.add_loader_work({.build_ns = 3000, .user_ns = 2000, .system_ns = 500});
   }
   timer.end_step({});
   timer.finish();
