@@ -125,13 +125,13 @@ struct Loader::State {
 
   HostBatch build(const MicroBatch& micro_batch, int worker) {
     const std::uint64_t begin = monotonic_ns();
-    const record::LoaderWork work_before = work_of_thread();
+    const profile::LoaderWork work_before = work_of_thread();
     HostBatch built = builder->build(micro_batch, worker);
     if (!micro_batch.block) return built;
     const std::uint64_t end = monotonic_ns();
     meter.add_build(end - begin);
     if (timer != nullptr) {
-      const record::LoaderWork work = work_of_thread();
+      const profile::LoaderWork work = work_of_thread();
       timer->add_loader_work({.build_ns = end - begin,
                               .user_ns = work.user_ns - work_before.user_ns,
                               .system_ns = work.system_ns - work_before.system_ns,

@@ -28,14 +28,14 @@ double seconds(std::uint64_t nanoseconds) {
 
 }  // namespace
 
-record::LoaderWork work_of_thread() {
+profile::LoaderWork work_of_thread() {
   rusage usage{};
   ::getrusage(RUSAGE_THREAD, &usage);
   const auto nanoseconds = [](const timeval& time) {
     return static_cast<std::uint64_t>(time.tv_sec) * 1'000'000'000U +
            static_cast<std::uint64_t>(time.tv_usec) * 1000U;
   };
-  record::LoaderWork work{.user_ns = nanoseconds(usage.ru_utime), .system_ns = nanoseconds(usage.ru_stime)};
+  profile::LoaderWork work{.user_ns = nanoseconds(usage.ru_utime), .system_ns = nanoseconds(usage.ru_stime)};
   // "on a CPU, ready without one, time slices"; not in every kernel.
   thread_local const UniqueFd schedule(::open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC));
   std::array<char, 96> text{};

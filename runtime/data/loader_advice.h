@@ -10,13 +10,13 @@
 #include <string>
 
 #include "common/job_limits.h"
-#include "exporters/record/snapshot.h"
 #include "runtime/data/loader_options.h"
+#include "runtime/profile/step_timer.h"
 
 namespace lockstep::data {
 
 /// The totals of the calling thread; `build_ns` stays 0.
-record::LoaderWork work_of_thread();
+profile::LoaderWork work_of_thread();
 
 /// A line if the batches of this many equal loaders on a node may need more memory than there is.
 std::optional<std::string> advice_on_memory(const LoaderMemory& memory, int loaders,

@@ -55,6 +55,7 @@ class Profiler;
 class ResourceSampler;
 
 using Identity = record::Identity;
+using LoaderWork = record::LoaderWork;
 using StepCounts = record::StepCounts;
 using Phase = record::Phase;
 
@@ -113,7 +114,7 @@ class StepTimer {
   void add_bytes_read(std::uint64_t bytes);
 
   /// A thread of the loader has built a batch. Any thread.
-  void add_loader_work(const record::LoaderWork& work);
+  void add_loader_work(const LoaderWork& work);
   /// The maximum memory of a loader's batches.
   void add_loader_buffers(std::uint64_t bytes);
 
