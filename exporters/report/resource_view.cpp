@@ -16,28 +16,27 @@ namespace {
 using record::Resources;
 using record::Snapshot;
 
-constexpr std::size_t kMaxRanksShown = 8;
+constexpr std::size_t kMaxProcessesShown = 8;
 
 double seconds(std::uint64_t ns) {
   return static_cast<double>(ns) * 1e-9;
 }
 
-constexpr std::array<const char*, 11> kColumns = {"cpus",   "user_s", "system_s", "loader_s",
-                                                  "memory", "peak",   "limit",    "page_ins",
-                                                  "read",   "reads",  "switches"};
-constexpr std::array<const char*, kColumns.size()> kTitles = {"CPUs used, mean",
-                                                              "processor time in the program",
-                                                              "in the kernel",
-                                                              "of the loader’s threads",
-                                                              "resident memory",
-                                                              "its peak",
-                                                              "limit of the cgroup or the node",
-                                                              "pages read from disk",
-                                                              "bytes of read calls",
-                                                              "read calls",
-                                                              "times that another thread got the CPU"};
+constexpr std::array<const char*, 11> kUsed = {"cpus",  "user_s",   "system_s", "loader_s", "memory",  "peak",
+                                               "limit", "page_ins", "read",     "reads",    "switches"};
+constexpr std::array<const char*, kUsed.size()> kUsedTitles = {"CPUs used, mean",
+                                                               "processor time in the program",
+                                                               "in the kernel",
+                                                               "of the loader’s threads",
+                                                               "resident memory",
+                                                               "its peak",
+                                                               "limit of the cgroup or the node",
+                                                               "pages read from disk",
+                                                               "bytes of read calls",
+                                                               "read calls",
+                                                               "times that another thread got the CPU"};
 
-std::array<std::string, kColumns.size()> cells(const Snapshot& rank) {
+std::array<std::string, kUsed.size()> cells(const Snapshot& rank) {
   const Resources& used = *rank.resources;
   return {fmt::format("{:.2f}", cpus_used(rank)),
           fmt::format("{:.1f}", seconds(used.user_ns)),
@@ -75,14 +74,14 @@ std::string resource_text(const Run& run) {
     return a->resources->memory_peak_bytes > b->resources->memory_peak_bytes;
   });
   std::string text = "\nprocesses:\n";
-  if (ranks.size() > kMaxRanksShown) {
-    text = fmt::format("\nprocesses (the {} with the largest memory):\n", kMaxRanksShown);
-    ranks.resize(kMaxRanksShown);
+  if (ranks.size() > kMaxProcessesShown) {
+    text = fmt::format("\nprocesses (the {} with the largest memory):\n", kMaxProcessesShown);
+    ranks.resize(kMaxProcessesShown);
   }
   std::size_t width = 4;
   for (const Snapshot* rank : ranks) width = std::max(width, rank->identity.node.size());
   text += fmt::format("{:>4}  {:<{}}", "rank", "node", width);
-  for (const char* column : kColumns) text += fmt::format(" {:>9}", column);
+  for (const char* column : kUsed) text += fmt::format(" {:>9}", column);
   text += "\n";
   for (const Snapshot* rank : ranks) {
     text += fmt::format("{:>4}  {:<{}}", rank->identity.rank, rank->identity.node, width);
@@ -97,7 +96,7 @@ std::string resource_html(const Run& run) {
   if (ranks.empty()) return "";
   std::string html =
       "\n<h2>Processes</h2><div class=\"scroll\"><table><tr><th>rank</th><th class=\"name\">node</th>";
-  for (const char* title : kTitles) html += fmt::format("<th>{}</th>", title);
+  for (const char* title : kUsedTitles) html += fmt::format("<th>{}</th>", title);
   html += "</tr>\n";
   for (const Snapshot* rank : ranks) {
     html += fmt::format("<tr><td>{}</td><td class=\"name\">{}</td>", rank->identity.rank,

@@ -1,5 +1,6 @@
 // Measures the cost of timing a training step: a phase (a scope: two readings of the clock and an addition), a step's
-// end, a span while a profile is taken, and a sample of what the process uses (a thread takes one each second). Prints a line for each: {"bench":"record","operation":…,"nanoseconds":…}, medians over rounds.
+// end, a span while a profile is taken, and a sample of what the process uses (a thread takes one each second). Prints a line for
+// each: {"bench":"record","operation":…,"nanoseconds":…}, medians over rounds.
 
 #include <stdlib.h>  // NOLINT(modernize-deprecated-headers): mkdtemp
 

@@ -12,8 +12,8 @@
 #include "common/environment.h"
 #include "common/error.h"
 #include "common/process.h"
-#include "common/units.h"
 #include "common/thread.h"
+#include "common/units.h"
 #include "runtime/train/checkpoint/reader.h"
 
 namespace lockstep::checkpoint {
