@@ -35,9 +35,11 @@ std::string to_text(const MemoryUse& use) {
   const std::string ranks = use.ranks.size() == 1
                                 ? fmt::format("{} uses", rank_name(use.ranks.front(), use.node))
                                 : fmt::format("the {} ranks on {} use", use.ranks.size(), use.node);
-  return fmt::format("{} up to {} of the {} of {} ({:.0f} %)", ranks, format_bytes(use.peak),
+  const std::string batches =
+      use.buffers == 0 ? "" : fmt::format("; the loader's batches at most {}", format_bytes(use.buffers));
+  return fmt::format("{} up to {} of the {} of {} ({:.0f} %{})", ranks, format_bytes(use.peak),
                      format_bytes(use.limit), use.of_group ? "the job's cgroup" : "the node",
-                     100 * use.share());
+                     100 * use.share(), batches);
 }
 
 bool is_full(const MemoryUse& use) {

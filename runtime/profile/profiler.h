@@ -53,7 +53,10 @@ class Profiler {
     return options_.schedule.stop && options_.end_job &&
            options_.schedule.cycles_ended(steps_) == options_.schedule.repeat;
   }
-  void end_job() { options_.end_job(); }
+  void end_job() const {
+    const auto end = options_.end_job;  // it may destroy this object
+    end();
+  }
 
   /// finish() writes the active steps when the training is over. When it has returned on all ranks, join() makes the
   /// trace of what is left; it has an effect only on the rank that joins.

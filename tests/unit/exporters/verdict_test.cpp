@@ -216,6 +216,10 @@ TEST(MemoryUseTest, AddsTheRanksThatShareALimit) {
   EXPECT_DOUBLE_EQ(uses[0].share(), 0.62);
   EXPECT_DOUBLE_EQ(uses[1].share(), 0.31);
   EXPECT_EQ(to_text(uses[1]), "rank 2 on n1 uses up to 310 B of the 1000 B of the job's cgroup (31 %)");
+  run.ranks[0].resources->loader_buffer_bytes = run.ranks[1].resources->loader_buffer_bytes = 60;
+  EXPECT_EQ(
+      to_text(memory_use(run)[0]),
+      "the 2 ranks on n1 use up to 620 B of the 1000 B of the job's cgroup (62 %; the loader's batches at most 120 B)");
 }
 
 std::vector<std::string> rules(const Run& run) {
