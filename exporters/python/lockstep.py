@@ -45,8 +45,8 @@ _BOUNDS = tuple(bound * 10**decade for decade in range(7) for bound in (100000, 
 _BUCKETS = len(_BOUNDS) + 1
 _PUBLICATIONS, _FINISHED, _PHASE, _PHASE_SINCE = 64, 65, 66, 67
 # Resources: the fields of layout.h that this module knows; the others stay 0.
-_SAMPLED, _USER, _SYSTEM, _MEMORY, _PEAK, _FAULTS, _READ, _READS, _STORAGE, _WAITED, _SWITCHED, _FIRST_STEP = (
-    128 + word for word in (0, 1, 2, 8, 9, 12, 13, 14, 15, 16, 17, 18))
+_SAMPLED, _USER, _SYSTEM, _MEMORY, _PEAK, _FILES, _SHARED, _FAULTS, _READ, _READS, _STORAGE, _WAITED, _SWITCHED, _FIRST_STEP = (
+    128 + word for word in (0, 1, 2, 8, 9, 10, 11, 14, 15, 16, 17, 18, 19, 20))
 _SAMPLE_NS = 10**9
 _COUNTERS, _RING, _RING_STEPS, _STEP_WORDS = 512, 1536, 512, 16
 _FILE_WORDS = _RING + _RING_STEPS * _STEP_WORDS
@@ -225,6 +225,7 @@ class _Record:
         self.words[_USER], self.words[_SYSTEM] = int(used.ru_utime * 1e9), int(used.ru_stime * 1e9)
         self.words[_FAULTS], self.words[_WAITED], self.words[_SWITCHED] = used.ru_majflt, used.ru_nvcsw, used.ru_nivcsw
         self.words[_MEMORY], self.words[_PEAK] = status.get("VmRSS", 0) * 1024, status.get("VmHWM", 0) * 1024
+        self.words[_FILES], self.words[_SHARED] = status.get("RssFile", 0) * 1024, status.get("RssShmem", 0) * 1024
         self.words[_READ], self.words[_READS], self.words[_STORAGE] = (io.get(name, 0) for name in ("rchar", "syscr", "read_bytes"))
         self.words[_SAMPLED] = now
 

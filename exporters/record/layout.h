@@ -87,6 +87,8 @@ struct Resources {
   std::uint64_t loader_buffer_bytes = 0;  ///< the maximum memory of the loader's batches
   std::uint64_t memory_bytes = 0;         ///< resident
   std::uint64_t memory_peak_bytes = 0;    ///< the maximum of it
+  std::uint64_t memory_file_bytes = 0;    ///< of the resident memory: files, which the kernel can give up
+  std::uint64_t memory_shared_bytes = 0;  ///< of the resident memory: shared with other ranks
   std::uint64_t memory_limit_bytes = 0;   ///< of its cgroup, else of the node; 0: unknown
   std::uint64_t memory_group = 0;         ///< tells this cgroup from others of the node; 0: the node's memory
   std::uint64_t major_faults = 0;         ///< pages that were read from a disk
@@ -149,7 +151,7 @@ struct File {
   alignas(4096) std::array<Step, kRingSteps> ring;
 };
 
-static_assert(sizeof(Header) == 200 && sizeof(Live) == 32 && sizeof(Resources) == 176 && sizeof(Step) == 128);
+static_assert(sizeof(Header) == 200 && sizeof(Live) == 32 && sizeof(Resources) == 192 && sizeof(Step) == 128);
 static_assert(offsetof(File, live) == 512 && offsetof(File, resources) == 1024 &&
               offsetof(File, counters) == 4096 && offsetof(File, ring) == 12288);
 static_assert(std::is_trivially_copyable_v<File>);

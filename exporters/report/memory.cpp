@@ -12,20 +12,30 @@
 namespace lockstep::report {
 
 std::vector<MemoryUse> memory_use(const Run& run) {
-  std::map<std::pair<std::string, std::uint64_t>, MemoryUse> groups;
+  using Key = std::pair<std::string, std::uint64_t>;
+  std::map<Key, MemoryUse> groups;
+  std::map<Key, std::uint64_t> shared;
   for (const record::Snapshot& rank : run.ranks) {
     if (!rank.resources || rank.resources->memory_limit_bytes == 0) continue;
-    MemoryUse& use = groups[{rank.identity.node, rank.resources->memory_group}];
+    const Key key{rank.identity.node, rank.resources->memory_group};
+    MemoryUse& use = groups[key];
     use.node = rank.identity.node;
     use.ranks.push_back(rank.identity.rank);
-    use.peak += rank.resources->memory_peak_bytes;
+    const record::Resources& used = *rank.resources;
+    // The limit counts pages of files too, but the kernel gives them up first. Ranks of a node map each other's buckets.
+    use.peak += used.memory_peak_bytes -
+                std::min(used.memory_peak_bytes, used.memory_file_bytes + used.memory_shared_bytes);
+    shared[key] = std::max(shared[key], used.memory_shared_bytes);
     use.limit = rank.resources->memory_limit_bytes;
     use.buffers += rank.resources->loader_buffer_bytes;
     use.of_group = rank.resources->memory_group != 0;
     use.died = use.died || (!rank.alive && rank.finished_unix_ns == 0);
   }
   std::vector<MemoryUse> uses;
-  for (auto& [key, use] : groups) uses.push_back(std::move(use));
+  for (auto& [key, use] : groups) {
+    use.peak += shared[key];
+    uses.push_back(std::move(use));
+  }
   std::stable_sort(uses.begin(), uses.end(),
                    [](const auto& a, const auto& b) { return a.share() > b.share(); });
   return uses;

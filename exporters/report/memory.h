@@ -15,7 +15,7 @@ namespace lockstep::report {
 struct MemoryUse {
   std::string node{};
   std::vector<int> ranks{};
-  std::uint64_t peak = 0;  ///< sum of the ranks' peaks; memory that they share is in it once for each
+  std::uint64_t peak = 0;  ///< sum of the ranks' peaks, without files; memory that they share counts once
   std::uint64_t limit = 0;
   std::uint64_t buffers = 0;  ///< the maximum of the loaders' batches
   bool of_group = false;      ///< the limit is a cgroup's, not the node's

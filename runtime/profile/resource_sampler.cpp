@@ -71,6 +71,8 @@ record::Resources sample_resources(const JobLimits& limits) {
   const ProcFile status("/proc/self/status");
   sample.memory_bytes = status.number("VmRSS:") << 10U;
   sample.memory_peak_bytes = status.number("VmHWM:") << 10U;
+  sample.memory_file_bytes = status.number("RssFile:") << 10U;
+  sample.memory_shared_bytes = status.number("RssShmem:") << 10U;
   const ProcFile io("/proc/self/io");
   sample.read_bytes = io.number("rchar:");
   sample.read_calls = io.number("syscr:");

@@ -222,6 +222,16 @@ TEST(MemoryUseTest, AddsTheRanksThatShareALimit) {
       "the 2 ranks on n1 use up to 620 B of the 1000 B of the job's cgroup (62 %; the loader's batches at most 120 B)");
 }
 
+// Files can be given up, and what the ranks share is there once.
+TEST(MemoryUseTest, CountsSharedMemoryOnceAndFilesNotAtAll) {
+  report::Run run = run_of_100_seconds();
+  for (Snapshot& rank : run.ranks) {
+    rank.resources->memory_file_bytes = 100;
+    rank.resources->memory_shared_bytes = 50 + static_cast<std::uint64_t>(rank.identity.rank);
+  }
+  EXPECT_EQ(memory_use(run).at(0).peak, 160U + 159U + 51U);
+}
+
 std::vector<std::string> rules(const Run& run) {
   std::vector<std::string> names;
   for (const Advice& advice : resource_advice(run)) names.push_back(advice.rule);

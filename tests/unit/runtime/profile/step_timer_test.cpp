@@ -154,6 +154,8 @@ TEST_F(StepTimerTest, RecordHoldsWhatTheProcessUses) {
   EXPECT_LT(used->memory_peak_bytes, std::size_t{4} << 30U);
   EXPECT_GE(used->memory_peak_bytes, used->memory_bytes);
   EXPECT_GT(used->memory_limit_bytes, used->memory_peak_bytes);
+  EXPECT_GT(used->memory_file_bytes, 0U);
+  EXPECT_LT(used->memory_file_bytes, used->memory_bytes);
   EXPECT_GT(used->read_bytes, 0U);
   EXPECT_GT(used->read_calls, 0U);
   EXPECT_EQ(used->loader_build_ns, 3000U);
