@@ -18,6 +18,7 @@ using std::chrono::milliseconds;
 constexpr std::size_t kServedAtOnce = 8;  // chunks in memory for others
 constexpr std::size_t kMaxUnauthenticated = 16;
 constexpr milliseconds kLook{20};    // between two looks for a request, while a chunk is not here yet
+constexpr milliseconds kBusyLook{5};  // the same, while chunks are sent
 constexpr milliseconds kClosing{1};  // between two checks for the end of a dropped connection
 constexpr milliseconds kIdle{100};
 
@@ -166,18 +167,28 @@ void Exchange::serve_client(Client& client) {
 void Exchange::talk(PeerLink& link) {
   const milliseconds alive_every = options_.timeouts.silence / 5;
   Feed feed;
-  auto sent = std::chrono::steady_clock::now();
+  auto now = std::chrono::steady_clock::now();
+  auto sent = now;
+  auto look_at = now;
   while (!ended_) {
     bool busy = false;
-    if (const std::optional<std::string> line = link.receive(milliseconds(0))) {
-      take_request(link, feed, *line);
-      busy = true;
+    if (now >= look_at) {
+      if (const std::optional<std::string> line = link.receive(milliseconds(0))) {
+        take_request(link, feed, *line);
+        busy = true;
+      } else {
+        look_at = now + kBusyLook;
+      }
     }
     {
       const std::shared_lock in_use(serving_);
-      busy = send_next(link, feed) || busy;
+      if (send_next(link, feed)) {
+        busy = true;
+      } else {
+        look_at = now;
+      }
     }
-    const auto now = std::chrono::steady_clock::now();
+    now = std::chrono::steady_clock::now();
     if (busy) {
       sent = now;
     } else if (now - sent >= alive_every) {

@@ -1,7 +1,9 @@
 #include "tests/unit/staging/transfer/exchange/chain_world.h"
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <sys/resource.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -109,6 +111,13 @@ class Server {
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
   int port() const { return port_; }
+  double cpu_seconds() {
+    clockid_t clock{};
+    timespec used{};
+    if (::pthread_getcpuclockid(thread_.native_handle(), &clock) != 0 || ::clock_gettime(clock, &used) != 0)
+      fail("cannot read the processor time of a thread");
+    return static_cast<double>(used.tv_sec) + 1e-9 * static_cast<double>(used.tv_nsec);
+  }
 
  private:
   UniqueFd open_, end_;
@@ -167,6 +176,7 @@ class Chain {
       end.hops.push_back(std::move(member.hops));
     }
     end.initial = std::move(initial);
+    end.helper_seconds = server_.cpu_seconds();
     end.rounds = rounds_;
     end.notes = notes_;
     return end;
