@@ -6,7 +6,7 @@
 nodes=${1:-64} mib=${2:-64}
 shift $(($# < 2 ? $# : 2))
 cases=${*:-cold warm one_holder middle_holder sbatch open_files suspended killed}
-export LOCKSTEP_TEST_CLUSTER=stage_nodes LOCKSTEP_TEST_NODES=$nodes
+export LOCKSTEP_TEST_CLUSTER=nodes LOCKSTEP_TEST_NODES=$nodes
 # shellcheck source=tests/cluster/lib.sh
 source "$(dirname "$0")/../cluster/lib.sh"
 # shellcheck source=tests/cluster/plugin_lib.sh

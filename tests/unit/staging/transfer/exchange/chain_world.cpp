@@ -101,6 +101,7 @@ class Server {
     server.key = "key";
     server.join_timeout = options.join_timeout;
     server.reconnect_timeout = std::chrono::hours(1);
+    server.silence_timeout = std::max(server.silence_timeout, 3 * options.timeouts.silence);
     server_ = std::make_unique<RendezvousServer>(listen_on(0, 0, port_), server);
     thread_ = std::thread([this] { server_->run(open_); });
   }
