@@ -2,11 +2,13 @@
 # Stages a pack on many real Slurm nodes: an embedded cluster with one CPU per node, all on this machine, as root. Prints a
 # JSON line for each case: what the busiest node sent (counted by the kernel at its interface) and what all nodes read from
 # the source, as shares of the data. All nodes share this machine's processors, so the seconds say little about real ones.
+# Exits with 1 if a node sends more than 1.1 times the data, if the source is read more than once (or at all, if a node has
+# the data), or if a copy is missing.
 # Usage: tests/bench/stage_nodes.sh [NODES] [MIB] [CASE...]
 nodes=${1:-64} mib=${2:-64}
 shift $(($# < 2 ? $# : 2))
 cases=${*:-cold warm one_holder middle_holder sbatch open_files suspended killed}
-export LOCKSTEP_TEST_CLUSTER=nodes LOCKSTEP_TEST_NODES=$nodes
+export LOCKSTEP_TEST_CLUSTER=${LOCKSTEP_TEST_CLUSTER:-tests}-nodes LOCKSTEP_TEST_NODES=$nodes
 # shellcheck source=tests/cluster/lib.sh
 source "$(dirname "$0")/../cluster/lib.sh"
 # shellcheck source=tests/cluster/plugin_lib.sh
@@ -52,17 +54,20 @@ measure() {
   python3 - "$name" "$nodes" "$bytes" "$seconds" "$code" "$(copies)" "$(nodes_read)" "$before" "$(sent)" <<'PYTHON'
 import json, sys
 name, nodes, size, nanoseconds, code, copies, read, before, after = sys.argv[1:]
-sent = [int(new) - int(old) for old, new in zip(before.split(), after.split())]
+sent = max(int(new) - int(old) for old, new in zip(before.split(), after.split())) / int(size)
+source = int(read) / int(size)
 print(json.dumps({
     "bench": "stage_nodes", "case": name, "nodes": int(nodes), "bytes": int(size), "seconds": round(int(nanoseconds) / 1e9, 2),
-    "sent_max_ratio": round(max(sent) / int(size), 3), "source_ratio": round(int(read) / int(size), 3),
-    "copies": int(copies), "exit_code": int(code),
+    "sent_max_ratio": round(sent, 3), "source_ratio": round(source, 3), "copies": int(copies), "exit_code": int(code),
 }), flush=True)  # fmt: skip
+missing = int(nodes) - int(copies) - (name == "killed")
+most = 0.05 if name in ("warm", "one_holder", "middle_holder") else 1.05
+sys.exit(int(code) != 0 or missing > 0 or sent > 1.1 or source > most)
 PYTHON
-  if [ $code != 0 ]; then
-    failed=1
-    grep -v ': staged ' "$state/$name.out" | head -n 20 >&2
-  fi
+  [ $? = 0 ] && return
+  failed=1
+  echo "FAILED: $name:" >&2
+  grep -v ': staged ' "$state/$name.out" | head -n 20 >&2
 }
 
 # In the background the tasks wait for their data. The lost node's task ends.
