@@ -126,7 +126,7 @@ class SourceBatch {
     for (const auto& source : sources_) {
       if (source->is_here() || source->needed()) done(source->context(), source->take_result());
     }
-    catch_up();
+    if (late) catch_up();
     for (const auto& source : sources_) {
       if (!source->is_taken()) done(source->context(), source->take_result());
     }
@@ -164,11 +164,12 @@ class SourceBatch {
         if (!sources_[s]->is_here()) sources_[s]->wait();
         all = all && sources_[s]->is_here();
       }
-      if (!all) join(c).run();
+      const bool withdrawn = parts_[c].in_ring() && !chains_[c];
+      if (!all || withdrawn) join(c).run();
     }
   }
 
-  json contents_message() const {
+  json contents_message() {
     json contents = json::object();
     json corrupt = json::object();
     for (std::size_t s = 0; s < sources_.size(); ++s) {
@@ -177,10 +178,11 @@ class SourceBatch {
       if (!sources_[s]->corrupt_senders().empty()) corrupt[number] = sources_[s]->corrupt_senders();
     }
     json message{{"contents", std::move(contents)}, {"corrupt_senders", std::move(corrupt)}};
-    const bool late =
-        std::any_of(parts_.begin(), parts_.end(), [](const ChainPart& part) { return !part.in_ring(); }) ||
-        std::any_of(sources_.begin(), sources_.end(), [](const auto& source) { return source->damaged(); });
-    if (late) message["late"] = 1;
+    for (const auto& source : sources_) damaged_.push_back(source->damaged());
+    const auto waits = [](const ChainPart& part) { return !part.in_ring(); };
+    if (std::any_of(parts_.begin(), parts_.end(), waits) ||
+        std::find(damaged_.begin(), damaged_.end(), true) != damaged_.end())
+      message["late"] = 1;
     return message;
   }
 
@@ -197,7 +199,7 @@ class SourceBatch {
         accused = accused || sender == peers_.self();
     }
     const bool differing = contents.size() > 1;
-    if (!differing && !accused && !sources_[s]->damaged()) return;
+    if (!differing && !accused && !damaged_[s]) return;
     // It must no longer be served when it is removed.
     for (std::size_t c = 0; c < chains_.size(); ++c) {
       if (std::binary_search(parts_[c].sources.begin(), parts_[c].sources.end(), s)) chains_[c].reset();
@@ -226,6 +228,7 @@ class SourceBatch {
   PeerGroup& peers_;
   std::size_t round_;
   std::vector<std::unique_ptr<SourcePut>> sources_;
+  std::vector<bool> damaged_;  // before the contents were compared, by source
   std::vector<ChainPart> parts_;
   std::vector<std::unique_ptr<ChainPut>> chains_;  // of each part
 };

@@ -64,7 +64,7 @@ class SourcePut {
   /// returns what is wrong. It must not be served then.
   std::string remove_if_damaged();
 
-  /// The copy of this node; waits for it if another process makes it. What was copied can still be read. Throws Error.
+  /// The copy of this node; waits for it if another process makes it. reader() goes on reading it. Throws Error.
   FoundCopy take_result();
   /// Keeps what is copied for the next call.
   void keep() noexcept {

@@ -69,7 +69,7 @@ void ChainSchedule::stored(std::size_t chunk, Node origin) {
   arrived_.notify_all();
 }
 
-// All chunks are here, or nobody needs them any more.
+// All chunks are here, or nobody needs them.
 void ChainSchedule::end() {
   to_read_.notify_all();
   ended_.notify_all();

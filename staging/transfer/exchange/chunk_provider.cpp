@@ -42,7 +42,7 @@ bool ObjectChunks::read(std::size_t chunk, std::span<std::byte> into, pack::Dige
   return true;
 }
 
-// A large file has its chunks for itself.
+// No other file has bytes in the chunks of a large one.
 pack::Digest ObjectChunks::digest_of(std::uint32_t file, const std::stop_token& stop) {
   pack::Hasher hasher;
   std::vector<std::byte> bytes;
@@ -68,7 +68,7 @@ void ObjectChunks::check_ahead(const std::stop_token& stop) {
     }
   } catch (const Stopped&) {
   } catch (const std::exception&) {
-    // Who asks for the file finds out.
+    // The thread that asks for the file finds it out.
   }
 }
 
