@@ -3,16 +3,15 @@
 #include <gtest/gtest.h>
 
 #include "runtime/comm/reduction.h"
-#include "runtime/comm/single/communicator.h"
+#include "tests/unit/runtime/ddp/fake_communicator.h"
 
 namespace lockstep::ddp {
 namespace {
 
 /// Rank 0 of two. The other rank sends what `other` holds.
-class OfTwo : public comm::Communicator {
+class OfTwo : public lockstep::testing::FakeCommunicator {
  public:
-  explicit OfTwo(int rank = 0) : Communicator({.rank = rank, .size = 2, .node_name = "here"}) {}
-  std::string_view name() const override { return "two ranks"; }
+  explicit OfTwo(int rank = 0) : FakeCommunicator({.rank = rank, .size = 2, .node_name = "here"}) {}
   comm::WorkHandle all_reduce(comm::Buffer buffer, std::string_view label,
                               comm::ReduceOptions options) override {
     auto* const mine = static_cast<std::int64_t*>(buffer.data);
@@ -24,26 +23,9 @@ class OfTwo : public comm::Communicator {
       comm::reduce(inputs, mine, buffer.count, buffer.type, comm::scaled_op_of(options, 2));
       options.then();
     }
-    return alone_->barrier(label);
-  }
-  comm::WorkHandle broadcast(comm::Buffer /*b*/, int /*root*/, std::string_view label) override {
-    return alone_->barrier(label);
-  }
-  comm::WorkHandle all_gather(comm::Buffer /*mine*/, void* /*all*/, std::string_view label) override {
-    return alone_->barrier(label);
-  }
-  comm::WorkHandle reduce_scatter(void* /*all*/, comm::Buffer /*mine*/, std::string_view label,
-                                  comm::ReduceOptions /*options*/) override {
-    return alone_->barrier(label);
-  }
-  comm::WorkHandle barrier(std::string_view label) override { return alone_->barrier(label); }
-  std::unique_ptr<comm::Communicator> split(int /*color*/, std::string_view /*name*/) override {
-    return nullptr;
+    return start(label);
   }
   std::vector<std::int64_t> other;
-
- private:
-  std::unique_ptr<comm::Communicator> alone_ = comm::make_single_communicator("here");
 };
 
 // The data that rank 0 receives.
