@@ -379,7 +379,7 @@ TEST(Job, EndsWhenLabelsOrStepsOfAnOperationDiffer) {
 }
 
 TEST(Job, EndsWhenOneRanksOptimizerIsAStepAhead) {
-  for (const std::string how : {"ddp-skips-a-step", "ddp-skips-a-step-by-ranks"}) {
+  for (const std::string how : {"ddp-skips-a-step", "ddp-skips-a-step-over-ranks"}) {
     const Job job = run(how);
     expect_to_have_ended(job, 5);
     EXPECT_THAT(verdict(job), HasSubstr("rank 0 calls all_reduce of the step's message in step 3"));
@@ -388,7 +388,7 @@ TEST(Job, EndsWhenOneRanksOptimizerIsAStepAhead) {
 }
 
 TEST(Job, EndsWhenOneRankDoesAStepWithoutSynchronisation) {
-  for (const std::string how : {"ddp-does-not-synchronise", "ddp-does-not-synchronise-by-ranks"}) {
+  for (const std::string how : {"ddp-does-not-synchronise", "ddp-does-not-synchronise-over-ranks"}) {
     const Job job = run(how);
     expect_to_have_ended(job, 5);
     EXPECT_THAT(verdict(job), HasSubstr("rank 0 calls all_reduce of the step's message in step 2"));
