@@ -132,9 +132,10 @@ std::optional<ChainNode> ChainDirectory::predecessor(
   const std::size_t count = chain.nodes.size();
   const auto self = static_cast<std::size_t>(std::lower_bound(chain.nodes.begin(), chain.nodes.end(), node) -
                                              chain.nodes.begin());
-  for (std::size_t back = 1; back < count; ++back) {
+  for (std::size_t back = 1; back <= count; ++back) {
     const std::size_t place = (self + count - back) % count;
-    if (!is_lost(chain.nodes[place])) return ChainNode{chain.nodes[place], static_cast<std::uint32_t>(place)};
+    if (chain.nodes[place] != node && !is_lost(chain.nodes[place]))
+      return ChainNode{chain.nodes[place], static_cast<std::uint32_t>(place)};
   }
   return {};
 }
@@ -143,8 +144,8 @@ std::vector<ChainPart> ChainDirectory::parts_of(std::uint32_t node) const {
   std::vector<ChainPart> parts;
   for (std::size_t c = 0; c < chains_.size(); ++c) {
     const Chain& chain = chains_[c];
-    const auto self = std::lower_bound(chain.nodes.begin(), chain.nodes.end(), node);
-    if (self == chain.nodes.end() || *self != node) continue;
+    const auto found = std::lower_bound(chain.nodes.begin(), chain.nodes.end(), node);
+    const auto self = found != chain.nodes.end() && *found == node ? found : chain.nodes.end();
     ChainPart& part = parts.emplace_back();
     part.chain = c;
     part.sources = chain.sources;

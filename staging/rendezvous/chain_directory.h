@@ -30,15 +30,18 @@ struct ChainNode {
   std::uint32_t place = 0;  ///< in the chain
 };
 
-/// The part of one node in one chain.
+/// The part of one node in one chain. A node for which another process copies the sources of the chain is not in the ring,
+/// but gets them from a node of it if that copy never comes.
 struct ChainPart {
   std::size_t chain = 0;
   std::vector<std::size_t> sources;  ///< that some node needs
   std::vector<bool> held;            ///< for each of them: a node has it, so nobody reads it from the source
-  std::uint32_t nodes = 0;           ///< in the chain
-  std::uint32_t place = 0;           ///< of this node
+  std::uint32_t nodes = 0;           ///< in the ring
+  std::uint32_t place = 0;           ///< of this node; `nodes` if it is not in the ring
   bool lists = false;  ///< this node makes the lists of files; the others get them along the chain
   std::optional<ChainNode> predecessor;  ///< none if the node is alone
+
+  bool in_ring() const { return place < nodes; }
 };
 
 /// After a predecessor was lost.

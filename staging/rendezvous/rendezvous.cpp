@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <sstream>
+#include <string_view>
 
 #include "common/environment.h"
 #include "common/error.h"
@@ -77,6 +78,7 @@ std::string Rendezvous::read_line() {
       if (std::optional<std::string> line = connection_.receive_line(kMaxServerLineBytes, kAliveInterval))
         return *line;
       send(kAlive);
+      ++signs_of_life_;
     }
   } catch (const PeerError& error) {
     fail("lost {}: {}", name_, error.what());
@@ -170,6 +172,11 @@ nlohmann::json Rendezvous::address_of(std::uint32_t node) {
 
 nlohmann::json Rendezvous::ask(nlohmann::json question) {
   return exchange(fmt::format("{}{}", kQuestion, ++questions_), std::move(question));
+}
+
+std::uint64_t Rendezvous::bytes() const {
+  constexpr std::uint64_t kRecord = 22;  // what TLS adds
+  return connection_.bytes() - signs_of_life_ * (std::string_view(kAlive).size() + 1 + kRecord);
 }
 
 std::string Rendezvous::own_address() const {

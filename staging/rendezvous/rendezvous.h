@@ -73,8 +73,8 @@ class Rendezvous {
   /// Closes the connection: this node has left.
   void leave();
 
-  /// Bytes sent and received so far.
-  std::uint64_t bytes() const { return connection_.bytes(); }
+  /// Bytes sent and received so far, without the signs of life, whose number depends on the time only.
+  std::uint64_t bytes() const;
 
   /// Reports how staging ended here and waits for the verdict of all nodes. Throws Error if srun is lost.
   Verdict agree(const Verdict& outcome);
@@ -99,6 +99,7 @@ class Rendezvous {
   std::map<std::uint32_t, nlohmann::json> addresses_;  // of predecessors
   std::string lost_;
   std::atomic<std::uint64_t> questions_ = 0;
+  std::atomic<std::uint64_t> signs_of_life_ = 0;
   std::thread listener_;
 };
 

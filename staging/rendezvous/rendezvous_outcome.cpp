@@ -1,9 +1,11 @@
 #include "staging/rendezvous/rendezvous_outcome.h"
 
+#include <algorithm>
 #include <charconv>
 #include <nlohmann/json.hpp>
 
 #include "common/error.h"
+#include "common/units.h"
 
 namespace lockstep::transfer {
 namespace {
@@ -88,14 +90,25 @@ Hello Hello::from_text(const std::string& text) {
 }
 
 std::string Verdict::to_text() const {
-  return nlohmann::json{{"good", good}, {"why", why}, {"more", more}}.dump(
-      -1, ' ', true, nlohmann::json::error_handler_t::replace);
+  nlohmann::json text{{"good", good}, {"why", why}, {"more", more}};
+  if (seconds > 0) text["seconds"] = seconds;
+  if (!times.empty()) text["times"] = times;
+  return text.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
 }
 
 Verdict Verdict::from_text(const std::string& text) {
   return reading(text, [](const nlohmann::json& value) {
-    return Verdict{value.at("good"), value.at("why"), value.value("more", false)};
+    return Verdict{value.at("good"), value.at("why"), value.value("more", false), value.value("seconds", 0.0),
+                   value.value("times", "")};
   });
+}
+
+std::string describe_times(std::vector<std::pair<double, std::string>> seconds) {
+  if (seconds.size() < 2) return "";
+  std::sort(seconds.begin(), seconds.end());
+  return fmt::format("{} to {}, median {}; the slowest is {}", format_seconds(seconds.front().first),
+                     format_seconds(seconds.back().first), format_seconds(seconds[seconds.size() / 2].first),
+                     seconds.back().second);
 }
 
 std::string RoundMessage::to_text() const {

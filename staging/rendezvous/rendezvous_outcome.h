@@ -7,6 +7,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/error.h"
@@ -37,8 +38,10 @@ struct Hello {
 /// How staging ended on one node, or on all nodes together.
 struct Verdict {
   bool good = true;
-  std::string why;    ///< "" if good
-  bool more = false;  ///< the node stays for rounds: staging goes on in the background
+  std::string why;         ///< "" if good
+  bool more = false;       ///< the node stays for rounds: staging goes on in the background
+  double seconds = 0;      ///< that staging took on a node; 0 if it staged nothing
+  std::string times = {};  ///< those of all nodes, for the first one; "" if few nodes staged
 
   std::string to_text() const;
   static Verdict from_text(const std::string& text);
@@ -46,6 +49,9 @@ struct Verdict {
 
 /// Expands "n[1-3,7],login" to names, in order. If the text is malformed, returns the names before the error.
 std::vector<std::string> expand_node_list(const std::string& list);
+
+/// "0.41 s to 3.2 s, median 0.5 s; the slowest is n3", from the seconds of each node; "" for fewer than two nodes.
+std::string describe_times(std::vector<std::pair<double, std::string>> seconds);
 
 /// A node's contribution to a round that all nodes take part in. srun collects them and sends all of them to
 /// every node. Most nodes say the same, so the answer has each contribution once, with the nodes that made it.

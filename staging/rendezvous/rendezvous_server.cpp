@@ -55,6 +55,7 @@ struct RendezvousServer::Group {
   milliseconds running{0};
   Clock::time_point last_message;
   std::map<std::uint32_t, milliseconds> heard;  // when, in `running`, each node was heard last
+  Clock::time_point look_for_silent;            // not at every message: there may be many nodes
   void hear(std::uint32_t node) {
     constexpr milliseconds kMaxGap{2000};
     const Clock::time_point now = Clock::now();
@@ -78,6 +79,7 @@ struct RendezvousServer::Group {
   std::map<std::uint32_t, nlohmann::json> addresses;  // where each node receives connections of others
   std::map<std::string, ChainDirectory> directories;  // by the round that made them
   std::map<std::string, std::string> why_by_node;
+  std::vector<std::pair<double, std::string>> seconds;  // of the nodes that have staged something
   std::optional<Verdict> verdict;
 };
 
@@ -173,6 +175,7 @@ void RendezvousServer::receive_line(Peer& peer, const std::string& line) {
   const Verdict outcome = Verdict::from_text(line);
   peer.group->finished.insert(peer.hello->node_id);
   peer.group->reconnect_deadlines.erase(peer.hello->node_id);
+  if (outcome.seconds > 0) peer.group->seconds.emplace_back(outcome.seconds, peer.hello->node);
   if (!outcome.more) peer.group->left.insert(peer.hello->node_id);
   if (!outcome.good) add_failure(*peer.group, peer.hello->node, outcome.why);
 }
@@ -337,7 +340,10 @@ void RendezvousServer::add_failure(Group& group, const std::string& node, const 
 
 void RendezvousServer::settle(Group& group, Clock::time_point now) {
   answer_complete_rounds(group);
-  find_silent(group);
+  if (now >= group.look_for_silent) {
+    group.look_for_silent = now + options_.silence_timeout / 8;
+    find_silent(group);
+  }
   if (group.verdict) return;
   if (group.joined.size() < group.nodes && now - group.first_joined >= options_.join_timeout) {
     const std::vector<std::string> names = expand_node_list(group.node_list);
@@ -364,6 +370,7 @@ void RendezvousServer::decide(Group& group) {
   for (const bool first_node : {false, true}) {
     for (Peer& peer : peers_) {
       if (peer.group != &group || (peer.hello->node_id == 0) != first_node) continue;
+      if (first_node && group.verdict->good) group.verdict->times = describe_times(group.seconds);
       send(peer, group.verdict->to_text());
     }
   }

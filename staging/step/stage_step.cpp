@@ -103,6 +103,7 @@ class Step {
   std::unique_ptr<Rendezvous> rendezvous_;
   std::unique_ptr<PeerGroup> peers_;
   std::atomic<bool> outcome_sent_ = false;
+  bool added_ = false;  // names of sources
   std::once_flag said_lost_;
 };
 
@@ -226,7 +227,12 @@ void Step::put_missing() {
     added.push_back(result);
   }
   names.add(added);
-  if (!added.empty()) say_to_job(call_.hello.node + ": " + summary(added));
+  // On many nodes, one line for all of them suffices (agree()).
+  constexpr std::uint32_t kManyNodes = 16;
+  if (!added.empty() &&
+      (call_.hello.nodes <= kManyNodes || call_.hello.node_id == 0 || background_ != nullptr))
+    say_to_job(call_.hello.node + ": " + summary(added));
+  added_ = added_ || !added.empty();
   progress_.done("done", names.staged(call_.sources));
 }
 
@@ -342,6 +348,9 @@ void Step::agree(const Verdict& here) {
   }
   const Verdict verdict = ask_srun(here);
   if (!verdict.good) end_failed();
+  if (!verdict.times.empty())
+    say_to_job(
+        fmt::format("{}: staged on {} nodes in {}", call_.hello.node, call_.hello.nodes, verdict.times));
   // An earlier process of this node was killed after all nodes had their data.
   if (!here.good) progress_.done("done", folder().staged(call_.sources));
 }
@@ -386,8 +395,10 @@ void Step::stage_in_background() {
 }
 
 void Step::run() {
+  const std::uint64_t begin_ns = monotonic_ns();
   if (together()) meet();
-  const Verdict here = stage();
+  Verdict here = stage();
+  if (added_) here.seconds = seconds_between(begin_ns, monotonic_ns());
   agree(here);
   if (background_ == nullptr) return;
   background_->release(0);

@@ -65,9 +65,7 @@ Subscription::Options ChainPut::subscription() {
           .lists = lists_from_predecessor(),
           .take_list =
               [this](std::size_t number, std::string list) {
-                source(number).take_list(list);
-                peers_.exchange().serve_list(topic_, number,
-                                             std::make_shared<const std::string>(std::move(list)));
+                peers_.exchange().serve_list(topic_, number, source(number).take_list(std::move(list)));
               },
           .make_list =
               [this](std::size_t number) {

@@ -107,7 +107,9 @@ class SourceBatch {
   void put(const std::function<void(const PutContext&, FoundCopy)>& done) {
     std::string states;
     for (const auto& source : sources_) states += static_cast<char>(source->find());
-    run_chains(peers_.rendezvous().chains(states, round_));
+    parts_ = peers_.rendezvous().chains(states, round_);
+    chains_.resize(parts_.size());
+    run_chains();
     Messages contents;
     try {
       contents = peers_.gather(fmt::format("contents:{}", round_), contents_message());
@@ -115,27 +117,59 @@ class SourceBatch {
       for (const auto& source : sources_) source->keep();
       throw;
     }
-    chains_.clear();
+    const bool late = std::any_of(contents.begin(), contents.end(), [](const auto& message) {
+      return message.second.contains("late") || !message.second.at("corrupt_senders").empty();
+    });
+    if (!late) chains_.clear();
     for (std::size_t s = 0; s < sources_.size(); ++s) settle(contents, s);
-    for (const auto& source : sources_) done(source->context(), source->take_result());
+    // Other steps may wait for these copies, so they are published before this node waits for theirs.
+    for (const auto& source : sources_) {
+      if (source->is_here() || source->needed()) done(source->context(), source->take_result());
+    }
+    if (late) catch_up();
+    for (const auto& source : sources_) {
+      if (!source->is_taken()) done(source->context(), source->take_result());
+    }
+    if (late) peers_.gather(fmt::format("end:{}", round_), json::object());
+    chains_.clear();
   }
 
  private:
   // Chains do not wait for each other: a node of one chain may be slow.
-  void run_chains(std::vector<ChainPart> parts) {
-    for (ChainPart& part : parts) {
-      std::vector<SourcePut*> sources;
-      for (const std::size_t s : part.sources) {
+  void run_chains() {
+    std::vector<ChainPut*> running;
+    for (std::size_t c = 0; c < parts_.size(); ++c) {
+      for (const std::size_t s : parts_[c].sources) {
         if (s >= sources_.size()) fail("srun's helper named a source that does not exist");
-        sources.push_back(sources_[s].get());
       }
-      chains_.push_back(std::make_unique<ChainPut>(peers_, round_, std::move(part), std::move(sources)));
+      if (parts_[c].in_ring()) running.push_back(&join(c));
     }
-    parallel_for(chains_.size(), static_cast<int>(chains_.size()),
-                 [this](std::size_t c, const std::function<bool()>&) { chains_[c]->run(); });
+    parallel_for(running.size(), static_cast<int>(running.size()),
+                 [&](std::size_t c, const std::function<bool()>&) { running[c]->run(); });
   }
 
-  json contents_message() const {
+  ChainPut& join(std::size_t c) {
+    std::vector<SourcePut*> sources;
+    for (const std::size_t s : parts_[c].sources) sources.push_back(sources_[s].get());
+    chains_[c] = std::make_unique<ChainPut>(peers_, round_, parts_[c], std::move(sources));
+    return *chains_[c];
+  }
+
+  // Waits for the copies of other processes. If one of them never comes, or this node's own was damaged, gets the data from
+  // the nodes of its chain, which serve it until the last round.
+  void catch_up() {
+    for (std::size_t c = 0; c < parts_.size(); ++c) {
+      bool all = true;
+      for (const std::size_t s : parts_[c].sources) {
+        if (!sources_[s]->is_here()) sources_[s]->wait();
+        all = all && sources_[s]->is_here();
+      }
+      const bool withdrawn = parts_[c].in_ring() && !chains_[c];
+      if (!all || withdrawn) join(c).run();
+    }
+  }
+
+  json contents_message() {
     json contents = json::object();
     json corrupt = json::object();
     for (std::size_t s = 0; s < sources_.size(); ++s) {
@@ -143,7 +177,13 @@ class SourceBatch {
       if (const std::string content = sources_[s]->content(); !content.empty()) contents[number] = content;
       if (!sources_[s]->corrupt_senders().empty()) corrupt[number] = sources_[s]->corrupt_senders();
     }
-    return {{"contents", std::move(contents)}, {"corrupt_senders", std::move(corrupt)}};
+    json message{{"contents", std::move(contents)}, {"corrupt_senders", std::move(corrupt)}};
+    for (const auto& source : sources_) damaged_.push_back(source->damaged());
+    const auto waits = [](const ChainPart& part) { return !part.in_ring(); };
+    if (std::any_of(parts_.begin(), parts_.end(), waits) ||
+        std::find(damaged_.begin(), damaged_.end(), true) != damaged_.end())
+      message["late"] = 1;
+    return message;
   }
 
   // If other nodes got wrong bytes from this node's copy, which only a quick check had found good, checks all of it. If
@@ -159,7 +199,11 @@ class SourceBatch {
         accused = accused || sender == peers_.self();
     }
     const bool differing = contents.size() > 1;
-    if (!differing && !accused) return;
+    if (!differing && !accused && !damaged_[s]) return;
+    // It must no longer be served when it is removed.
+    for (std::size_t c = 0; c < chains_.size(); ++c) {
+      if (std::binary_search(parts_[c].sources.begin(), parts_[c].sources.end(), s)) chains_[c].reset();
+    }
     const std::string damage = sources_[s]->remove_if_damaged();
     if (differing) fail_differing(s, damage);
   }
@@ -184,7 +228,9 @@ class SourceBatch {
   PeerGroup& peers_;
   std::size_t round_;
   std::vector<std::unique_ptr<SourcePut>> sources_;
-  std::vector<std::unique_ptr<ChainPut>> chains_;
+  std::vector<bool> damaged_;  // before the contents were compared, by source
+  std::vector<ChainPart> parts_;
+  std::vector<std::unique_ptr<ChainPut>> chains_;  // of each part
 };
 
 /// What the nodes know after the first round.

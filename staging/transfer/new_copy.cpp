@@ -267,6 +267,7 @@ FoundCopy NewCopy::publish() {
   // copy is continued with it.
   const fs::path files = store.files(manifest.object);
   if (manifest.packed()) context_.system.unlink_if_there(files.parent_path() / kJournalName);
+  begun_.lock.heartbeat = {};  // the lock may end before this object
   return {.object = manifest.object,
           .files = files,
           .path = manifest.one_file ? files / manifest.main : files,

@@ -3,8 +3,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "common/error.h"
+#include "common/leaf/text.h"
 #include "common/pending_calls.h"
 #include "staging/pack/index.h"
 #include "staging/transfer/check.h"
@@ -19,6 +21,14 @@ namespace fs = std::filesystem;
 constexpr std::size_t kManyFiles = 10'000;  // packing pays at once
 
 struct WouldWait {};
+
+std::optional<pack::Digest> digest_from(const std::string& hex) {
+  const std::string bytes = from_hex(hex);
+  pack::Digest digest;
+  if (bytes.size() != digest.size()) return {};
+  std::memcpy(digest.data(), bytes.data(), digest.size());
+  return digest;
+}
 
 std::string second_object(const std::string& object) {
   const std::string text = "again\n" + object;
@@ -233,10 +243,10 @@ std::vector<ManifestFile> SourceLookup::files_of(const FoundCopy& copy) const {
   if (manifest_.packed()) {
     const pack::Index index = pack::Index::load(copy.files / pack::kIndexName);
     for (std::size_t s = 0; s < index.shards(); ++s)
-      list.push_back({std::string(index.shard_name(s)), index.shard(s).size, {}, {}});
+      list.push_back({std::string(index.shard_name(s)), index.shard(s).size, {}, index.shard(s).digest});
   } else {
     for (const cache::ObjectFile& file : info(copy.shared, false).files)
-      list.push_back({file.name, file.size, {}, {}});
+      list.push_back({file.name, file.size, {}, digest_from(file.xxh3)});
   }
   return list;
 }

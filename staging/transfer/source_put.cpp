@@ -15,29 +15,53 @@ SourceState SourcePut::find() {
   return SourceState::busy;
 }
 
-std::shared_ptr<const std::string> SourcePut::own_list() const {
+void SourcePut::wait() {
+  for (;;) {
+    try {
+      SourceLookup::Result result = lookup_.find_or_lock(true);
+      if (auto* const found = std::get_if<FoundCopy>(&result)) {
+        found_ = std::move(*found);
+      } else {
+        lock_ = std::get<CopyLock>(std::move(result));
+      }
+      return;
+    } catch (const cache::NoProgress& stopped) {
+      context_.tally.note(fmt::format("copied again: {}", stopped.what()));
+      lookup_.use_second_object();
+    }
+  }
+}
+
+std::shared_ptr<const std::string> SourcePut::keep_list(std::string list) {
+  return list_ = std::make_shared<const std::string>(std::move(list));
+}
+
+std::shared_ptr<const std::string> SourcePut::own_list() {
   const Manifest& manifest = lookup_.manifest();
-  if (!found_ || (!manifest.packed() && manifest.files.empty())) return nullptr;
-  return std::make_shared<const std::string>(list_text(manifest, found_->files));
+  if (list_ || !found_ || (!manifest.packed() && manifest.files.empty())) return list_;
+  return keep_list(list_text(manifest, found_->files));
 }
 
 std::shared_ptr<const std::string> SourcePut::make_list() {
   if (found_) {
     Manifest manifest = lookup_.manifest();
     if (!manifest.packed() && manifest.files.empty()) rescan_source(context_, manifest);
-    return std::make_shared<const std::string>(list_text(manifest, found_->files));
+    return keep_list(list_text(manifest, found_->files));
   }
   begun_ = begin_copy(context_, lookup_.manifest(), std::move(*lock_));
-  return std::make_shared<const std::string>(list_text(begun_->manifest, begun_->incoming->files()));
+  return keep_list(list_text(begun_->manifest, begun_->incoming->files()));
 }
 
-void SourcePut::take_list(const std::string& list) {
-  if (found_) return;
-  begun_ = begin_copy_with_list(context_, lookup_.manifest(), std::move(*lock_), list);
-  context_.tally.count_from_peer(list.size());
+std::shared_ptr<const std::string> SourcePut::take_list(std::string list) {
+  if (!found_) {
+    begun_ = begin_copy_with_list(context_, lookup_.manifest(), std::move(*lock_), list);
+    context_.tally.count_from_peer(list.size());
+  }
+  return keep_list(std::move(list));
 }
 
 void SourcePut::prepare(bool check_source) {
+  if (copy_ || object_) return;
   if (found_) {
     object_ = std::make_unique<ObjectChunks>(found_->files, lookup_.files_of(*found_),
                                              context_.options.chunk_bytes);
@@ -75,18 +99,21 @@ std::string SourcePut::content() const {
 std::string SourcePut::remove_if_damaged() {
   if (!found_) return "";
   std::string damage = lookup_.remove_if_damaged(*found_);
-  if (!damage.empty()) found_.reset();
+  if (damage.empty()) return damage;
+  found_.reset();
+  object_.reset();
+  list_.reset();
   return damage;
 }
 
 FoundCopy SourcePut::take_result() {
-  if (copy_) {
-    FoundCopy published = copy_->publish();
-    copy_.reset();
-    return published;
-  }
-  object_.reset();
-  return found_ ? std::move(*found_) : find_or_copy(context_, lookup_);
+  const bool copied = needed();
+  taken_ = true;
+  if (copied) return copy_->publish();
+  if (!found_) return find_or_copy(context_, lookup_);
+  FoundCopy result = std::move(*found_);
+  found_.reset();
+  return result;
 }
 
 }  // namespace lockstep::transfer

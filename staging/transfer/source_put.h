@@ -27,12 +27,19 @@ class SourcePut {
   /// Whether this node has the source. If it needs it, this process is the one that copies it. Throws Error.
   SourceState find();
 
+  /// Whether find() or wait() has found the source, or it was copied.
+  bool is_here() const { return found_ || taken_; }
+  bool is_taken() const { return taken_; }
+  /// Of a source that another process copies, or whose copy was removed: waits until it is here, or until this process is
+  /// the one that copies it. Throws Error.
+  void wait();
+
   /// The list of files that this node can give without looking at the source; nullptr if it must come from another node.
-  std::shared_ptr<const std::string> own_list() const;
+  std::shared_ptr<const std::string> own_list();
   /// Reads the list from the source, or takes another node's, and begins the copy if this node needs the source. Throw
   /// Error.
   std::shared_ptr<const std::string> make_list();
-  void take_list(const std::string& list);
+  std::shared_ptr<const std::string> take_list(std::string list);
 
   /// With the list: gets everything ready for the exchange of chunks. `check_source`: checks that the source has all files
   /// of a pack. Throws Error.
@@ -42,7 +49,7 @@ class SourcePut {
   StreamChunks::Read reader();
   /// Of a source that this node needs.
   Copy& copy() { return copy_->copy(); }
-  bool needed() const { return copy_ != nullptr; }
+  bool needed() const { return copy_ != nullptr && !taken_; }
 
   /// When all chunks are here: checks and syncs the copy. `origin` has the node that read a chunk from the source.
   void finish(std::uint32_t self, const std::function<std::uint32_t(std::size_t chunk)>& origin,
@@ -51,11 +58,13 @@ class SourcePut {
   /// One digest of all files that no index describes; "" for a pack, or if another process copies the source.
   std::string content() const;
 
-  /// Other nodes got wrong bytes from this node's copy, which only a quick check had found good: checks all of it. If it
-  /// is damaged, removes it, and returns what is wrong.
+  /// Whether a part of this node's copy, which only a quick check had found good, could not be given to others.
+  bool damaged() const { return object_ && object_->damaged(); }
+  /// Others got wrong bytes from this node's copy, or it is damaged(): checks all of it. If it is damaged, removes it, and
+  /// returns what is wrong. It must not be served then.
   std::string remove_if_damaged();
 
-  /// The copy of this node; waits for it if another process makes it. Throws Error.
+  /// The copy of this node; waits for it if another process makes it. reader() goes on reading it. Throws Error.
   FoundCopy take_result();
   /// Keeps what is copied for the next call.
   void keep() noexcept {
@@ -63,8 +72,12 @@ class SourcePut {
   }
 
  private:
+  std::shared_ptr<const std::string> keep_list(std::string list);
+
   const PutContext& context_;
   SourceLookup lookup_;
+  bool taken_ = false;  // the result
+  std::shared_ptr<const std::string> list_;
   std::optional<FoundCopy> found_;
   std::optional<CopyLock> lock_;
   std::optional<BegunCopy> begun_;

@@ -54,6 +54,7 @@ def arguments():
     )  # fmt: skip
     parser.add_argument("--sources", type=int, default=1, help="into how many sources the data is divided (default 1)")
     parser.add_argument("--lost", default="", help="NODE@FRACTION: this node is lost when it has that share of the data")
+    parser.add_argument("--standard", action="store_true", help="all cases of docs/benchmarks.md instead, with 100 GB and 1 GB")
     parser.add_argument("--source-bandwidth", default="100e9", help="bytes per second of the source (default 100e9)")
     parser.add_argument("--latency", default="50e-6", help="of a message, in seconds (default 50e-6)")
     chosen = parser.parse_args()
@@ -322,23 +323,33 @@ def small_files(world):
     shutil.rmtree(backing)
 
 
+def simulated(chosen):
+    """The cases of the simulation: the one that was chosen, or with --standard those of docs/benchmarks.md."""
+    if not chosen.standard:
+        return [{"holders": chosen.holders, "sources": chosen.sources, "lost": chosen.lost}]
+    middle = chosen.simulate // 2
+    held = [{"holders": holders} for holders in ("0", str(middle), "alternating")]
+    lost = [{"lost": f"{middle}@{fraction}"} for fraction in (0.1, 0.5, 0.9)]
+    return [{}, *held, {"holders": "rotating", "sources": 40}, {"sources": 1000}, *lost]
+
+
 def simulate(world):
     chosen = world.chosen
-    options = {
-        "--nodes": str(chosen.simulate), "--holders": chosen.holders, "--lost": chosen.lost, "--sources": str(chosen.sources),
-        "--bytes": str(chosen.bytes), "--bandwidth": str(chosen.bandwidth),
-        "--source-bandwidth": chosen.source_bandwidth, "--latency": chosen.latency,
-    }  # fmt: skip
-    command = [world.programs / "bench_stage_scale"]
-    for name, value in options.items():
-        command += [name, value] if value else []
-    return json.loads(run(command))
+    for case in simulated(chosen):
+        options = {
+            "nodes": chosen.simulate, "bytes": "100e9,1e9" if chosen.standard else chosen.bytes, "bandwidth": chosen.bandwidth,
+            "source-bandwidth": chosen.source_bandwidth, "latency": chosen.latency, **case,
+        }  # fmt: skip
+        command = [world.programs / "bench_stage_scale"]
+        for name, value in options.items():
+            command += ["--" + name, str(value)] if value else []
+        yield from map(json.loads, run(command).splitlines())
 
 
 def measure(chosen, folder):
     world = World(chosen, folder)
     if chosen.simulate:
-        yield simulate(world)
+        yield from simulate(world)
         return
     has_metered = (world.programs / "metered-fs").exists() and os.path.exists("/dev/fuse")
     for case in chosen.cases:

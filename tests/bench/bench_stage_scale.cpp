@@ -28,20 +28,20 @@ struct Settings {
   std::uint32_t nodes = 64;
   std::size_t sources = 1;
   std::string holders, lost;
-  double bytes = 100e9;            ///< of the data that is played
-  double link = 12.5e9;            ///< bytes a second that a node sends
-  double source = 100e9;           ///< bytes a second that all nodes together read
-  double latency = 50e-6;          ///< of a message, in seconds
-  std::uint32_t chunk_bytes = 64;  ///< of the chunks that are really sent
+  std::vector<double> bytes{100e9};  ///< of the data that is played: one line for each
+  double link = 12.5e9;              ///< bytes a second that a node sends
+  double source = 100e9;             ///< bytes a second that all nodes together read
+  double latency = 50e-6;            ///< of a message, in seconds
+  std::uint32_t chunk_bytes = 64;    ///< of the chunks that are really sent
 };
 
 /// Plays the messages of a run. Every node has one link, and sends what became available first.
 class Playback {
  public:
-  Playback(const Settings& settings, const ChainEnd& end, double hop)
+  Playback(const Settings& settings, const ChainEnd& end, double bytes, double hop)
       : end_(end),
-        chunk_seconds_(settings.bytes / static_cast<double>(end.chunks) / settings.link),
-        source_seconds_(settings.bytes / static_cast<double>(end.chunks) / settings.source),
+        chunk_seconds_(bytes / static_cast<double>(end.chunks) / settings.link),
+        source_seconds_(bytes / static_cast<double>(end.chunks) / settings.source),
         delay_(settings.latency + hop),
         nodes_(settings.nodes) {}
 
@@ -119,7 +119,10 @@ ChainOptions chain_of(const Settings& settings) {
   const std::size_t chunks = std::max<std::size_t>(1, std::size_t{8} * settings.nodes / files);
   options.files.assign(files, chunks * settings.chunk_bytes);
   options.sources = settings.sources;
-  options.timeouts = {.silence = std::chrono::seconds(60), .chunk = std::chrono::minutes(10)};
+  // Thousands of threads share the processors of one machine, and would mostly look.
+  options.timeouts = {.silence = std::chrono::minutes(5),
+                      .chunk = std::chrono::minutes(10),
+                      .look = std::chrono::milliseconds(250)};
   options.join_timeout = std::chrono::minutes(10);
   if (settings.holders == "alternating") {
     for (std::uint32_t node = 0; node < settings.nodes; node += 2) options.holders.insert(node);
@@ -145,6 +148,13 @@ ChainOptions chain_of(const Settings& settings) {
   return options;
 }
 
+std::string name_of(const Settings& settings) {
+  std::string name = settings.holders.empty() ? "cold" : "held by " + settings.holders;
+  if (settings.sources > 1) name += fmt::format(", {} sources", settings.sources);
+  if (!settings.lost.empty()) name += ", lost " + settings.lost;
+  return name;
+}
+
 void run(const Settings& settings) {
   const ChainOptions options = chain_of(settings);
   const ChainEnd end = transfer::run_chain(options);
@@ -153,23 +163,34 @@ void run(const Settings& settings) {
   for (const auto& node : end.hops) hops += node.size();
   const double hop = end.cpu_seconds / static_cast<double>(std::max<std::size_t>(hops, 1));
   const double data = static_cast<double>(end.chunks) * settings.chunk_bytes;
-  Tool::print({{"bench", "stage_scale"},
-               {"nodes", settings.nodes},
-               {"holders", options.holds ? settings.nodes : options.holders.size()},
-               {"sources", settings.sources},
-               {"bytes", settings.bytes},
-               {"link_bandwidth", settings.link},
-               {"source_bandwidth", settings.source},
-               {"latency", settings.latency},
-               {"hop_seconds", hop},
-               {"seconds", Playback(settings, end, hop).seconds()},
-               {"sent_max_ratio", static_cast<double>(end.max_sent()) / data},
-               {"source_ratio", static_cast<double>(end.all_read()) / data},
-               {"opens", end.opens},
-               {"rounds", end.rounds},
-               {"rendezvous_bytes", end.rendezvous_bytes},
-               {"connections_max", end.connections},
-               {"threads_max", end.threads}});
+  const bool held = !options.holders.empty() || options.holds;
+  for (const double bytes : settings.bytes) {
+    const double seconds = Playback(settings, end, bytes, hop).seconds();
+    const double bound = bytes / (held ? settings.link : std::min(settings.link, settings.source));
+    Tool::print(
+        {{"bench", "stage_scale"},
+         {"nodes", settings.nodes},
+         {"case", name_of(settings)},
+         {"holders", options.holds ? settings.nodes : options.holders.size()},
+         {"sources", settings.sources},
+         {"bytes", bytes},
+         {"link_bandwidth", settings.link},
+         {"source_bandwidth", settings.source},
+         {"latency", settings.latency},
+         {"hop_seconds", hop},
+         {"seconds", seconds},
+         {"bound_ratio", seconds / bound},
+         {"sent_max_ratio", static_cast<double>(end.max_sent()) / data},
+         {"source_ratio", static_cast<double>(end.all_read()) / data},
+         {"opens", end.opens},
+         {"rounds", end.rounds},
+         {"rendezvous_bytes", end.rendezvous_bytes},
+         {"rendezvous_share", static_cast<double>(end.rendezvous_bytes) /
+                                  (128.0 * settings.nodes * static_cast<double>(settings.sources + 8))},
+         {"helper_seconds", end.helper_seconds},
+         {"connections_max", end.connections},
+         {"threads_max", end.threads}});
+  }
 }
 
 }  // namespace
@@ -183,7 +204,7 @@ int main(int argc, char** argv) {
   app.add_option("--holders", settings.holders);
   app.add_option("--sources", settings.sources)->check(CLI::Range(1, 65536));
   app.add_option("--lost", settings.lost);
-  app.add_option("--bytes", settings.bytes);
+  app.add_option("--bytes", settings.bytes)->delimiter(',');
   app.add_option("--bandwidth", settings.link);
   app.add_option("--source-bandwidth", settings.source);
   app.add_option("--latency", settings.latency);

@@ -2,7 +2,7 @@
 # Measures communicator, DDP, staging, planner, loader, launch and pinning for docs/benchmarks.md and rewrites its tables
 # and pictures: about an hour, as root (three of the cases need the embedded cluster, others drop the page cache and mount
 # the metered file system), on a machine that does nothing else.
-# Usage: tests/bench/measure.sh [allreduce] [ddp] [nodes] [model] [staging] [planner] [loader] [main_job] [launch] [pin] [page]
+# Usage: tests/bench/measure.sh [allreduce] [ddp] [nodes] [model] [staging] [scale] [planner] [loader] [main_job] [launch] [pin] [page]
 # Default: all.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -45,6 +45,11 @@ staging() {
   into pack $bin/bench_pack --json --peers --runs 3
   into reader $bin/bench_reader --json --peers
 }
+# About 20 minutes, with 6,000 threads.
+scale() {
+  into stage_scale $bin/bench_stage --json --simulate 1024 --standard
+  into stage_nodes tests/bench/stage_nodes.sh 64 64
+}
 planner() {
   into planner $bin/bench_planner --json
   into planner_peers $bin/bench_planner --json --peers --samples 200000 --ranks 8,64
@@ -62,12 +67,12 @@ launch() { into launch $bin/bench_launch --json --turns 161; }
 pin() { into pin $bin/bench_pin --json; }
 page() { "$(sed -n 's/^LOCKSTEP_PYTHON:.*=//p' build/release/CMakeCache.txt)" tests/bench/page.py; }
 
-[ $# -gt 0 ] || set -- allreduce ddp nodes model staging planner loader main_job launch pin page
+[ $# -gt 0 ] || set -- allreduce ddp nodes model staging scale planner loader main_job launch pin page
 for part in "$@"; do
   case "$part" in
-    allreduce | ddp | nodes | model | staging | planner | loader | main_job | launch | pin | page) "$part" ;;
+    allreduce | ddp | nodes | model | staging | scale | planner | loader | main_job | launch | pin | page) "$part" ;;
     *)
-      echo "measure.sh: '$part' must be one of allreduce, ddp, nodes, model, staging, planner, loader, main_job, launch, pin," \
+      echo "measure.sh: '$part' must be one of allreduce, ddp, nodes, model, staging, scale, planner, loader, main_job, launch, pin," \
         "page" >&2
       exit 2
       ;;

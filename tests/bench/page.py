@@ -280,6 +280,8 @@ def main():
         "scaling": scaling(model),
         "staging goals": staging_page.goals(lines, show, verdict, table),
         "staging": staging_page.staging(lines, table),
+        "stage scale": staging_page.scale(lines, table),
+        "stage nodes": staging_page.nodes(lines, table),
         "packing": staging_page.packing(lines, table),
         "reading": staging_page.reading(lines, table),
     }.items():

@@ -126,3 +126,48 @@ def reading(lines, table):
         for line in select(lines, bench="reader")
     ]
     return table(["access", "by", "threads", "samples", "bytes"], rows)
+
+
+def _mark(value, limit, form):
+    return form.format(value) + ("" if value <= limit else ": missed")
+
+
+def scale(lines, table):
+    """Staging on many simulated nodes; the bounds are those of the last row."""
+    rows = []
+    for line in select(lines, bench="stage_scale"):
+        lost, held = "lost" in line["case"], line["holders"] > 0
+        rows.append([
+            str(line["nodes"]),
+            line["case"],
+            f"{line['bytes'] / 1e9:g} GB",
+            f"{line['seconds']:.3g}",
+            _mark(line["bound_ratio"], (1.5 if lost else 1.4) if line["bytes"] > 1e10 else 1e9, "{:.2f}"),
+            _mark(line["sent_max_ratio"], 1.1, "{:.3f}"),
+            _mark(line["source_ratio"], 1.05 if lost else 0 if held else 1.01, "{:.3f}"),
+            _mark(line["rounds"], 4, "{}"),
+            f"{line['rendezvous_bytes'] / 1e6:.3g} MB, " + _mark(line["rendezvous_share"], 1, "{:.2f}"),
+            f"{line['connections_max']}, {line['threads_max']}",
+            str(line["opens"]),
+            f"{line['helper_seconds']:.2g}",
+        ])  # fmt: skip
+    head = [
+        "nodes", "case", "data", "seconds", "÷ the bound", "busiest node sends ÷ the data", "source ÷ the data", "rounds",
+        "bytes at the rendezvous, ÷ the bound", "connections, threads of a node", "opens at the source",
+        "seconds of a core at srun",
+    ]  # fmt: skip
+    rows.append(["", "to reach", "100 GB", "", "≤ 1.4; lost 1.5", "≤ 1.1", "≤ 1.01; held 0; lost 1.05", "≤ 4", "≤ 1", "≤ 4, 6", "", ""])
+    return table(head, rows)
+
+
+def nodes(lines, table):
+    """Staging on many real Slurm nodes of one machine."""
+    rows = [
+        [
+            str(line["nodes"]), line["case"].replace("_", " "), f"{line['bytes'] / (1 << 20):.0f} MiB", f"{line['seconds']:.1f}",
+            _mark(line["sent_max_ratio"], 1.1, "{:.3f}"), f"{line['source_ratio']:.3f}", str(line["copies"]),
+        ]
+        for line in select(lines, bench="stage_nodes")
+    ]  # fmt: skip
+    head = ["nodes", "case", "data", "seconds", "busiest node sends ÷ the data", "source ÷ the data", "nodes with a copy"]
+    return table(head, rows)

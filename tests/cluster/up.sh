@@ -18,6 +18,8 @@ fi
 # The tests replace helpers in bin/. Those of the plugin's own version would be taken first (spank_test covers that).
 rm -rf "$prefix"/lib/lockstep/[0-9]*
 
-options=()
+# A measurement (tests/bench/stage_nodes.sh) sets the number of nodes, which then have one CPU each and no Prometheus.
+options=(--nodes 4)
 if command -v prometheus >/dev/null; then options+=(--prometheus); fi
-cluster up --nodes 4 --state "$state" --prefix "$prefix" "${options[@]}"
+[ -z "${LOCKSTEP_TEST_NODES:-}" ] || options=(--nodes "$LOCKSTEP_TEST_NODES" --cpus 1 --timeout 240)
+cluster up --state "$state" --prefix "$prefix" "${options[@]}"

@@ -43,15 +43,13 @@ ChunkBuffers::~ChunkBuffers() {
   for (std::byte* memory : spare_) std::free(memory);
 }
 
-ChunkBuffers::Buffer ChunkBuffers::take(std::size_t bytes, bool wait) {
+ChunkBuffers::Buffer ChunkBuffers::take(std::size_t bytes) {
   Buffer buffer;
   // Small chunks get a buffer of their own size. All others get buffers of one size, which can be reused.
   buffer.capacity_ = round_up(bytes) <= chunk_ / 4 ? round_up(bytes) : std::max(chunk_, round_up(bytes));
   {
     std::unique_lock lock(mutex_);
-    const auto has_space = [&] { return used_ == 0 || used_ + buffer.capacity_ <= budget_; };
-    if (!wait && !has_space()) return {};
-    freed_.wait(lock, has_space);
+    freed_.wait(lock, [&] { return used_ == 0 || used_ + buffer.capacity_ <= budget_; });
     used_ += buffer.capacity_;
     if (buffer.capacity_ == chunk_ && !spare_.empty()) {
       buffer.memory_ = spare_.back();

@@ -50,12 +50,9 @@ class ChunkBuffers {
   std::size_t chunks() const { return budget_ / chunk_; }
 
   /// Waits until the budget has room.
-  Buffer take(std::size_t bytes) { return take(bytes, true); }
-  /// Returns an empty buffer if the budget has no room now.
-  Buffer try_take(std::size_t bytes) { return take(bytes, false); }
+  Buffer take(std::size_t bytes);
 
  private:
-  Buffer take(std::size_t bytes, bool wait);
   void give_back(Buffer& buffer);
 
   std::size_t budget_;

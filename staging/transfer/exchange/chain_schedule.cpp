@@ -39,7 +39,7 @@ void ChainSchedule::make_own(std::size_t chunk) {
 
 std::optional<std::size_t> ChainSchedule::take_own() {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return ended() || !own_.empty() || !own_or_received_.empty(); });
+  to_read_.wait(lock, [&] { return ended() || !own_.empty() || !own_or_received_.empty(); });
   if (ended()) return {};
   std::size_t chunk = 0;
   if (!own_.empty()) {
@@ -64,9 +64,15 @@ void ChainSchedule::stored(std::size_t chunk, Node origin) {
     subscribed_[chunk] = false;
     handed_over_.erase(chunk);
     arrivals_.push_back(chunk);
-    --remaining_;
+    if (--remaining_ == 0) end();
   }
-  changed_.notify_all();
+  arrived_.notify_all();
+}
+
+// All chunks are here, or nobody needs them.
+void ChainSchedule::end() {
+  to_read_.notify_all();
+  ended_.notify_all();
 }
 
 std::vector<std::byte> ChainSchedule::subscribe(std::size_t lane) {
@@ -86,7 +92,7 @@ std::vector<std::byte> ChainSchedule::subscribe(std::size_t lane) {
     subscribed_[chunk] = !own && (states_[chunk] == State::missing || states_[chunk] == State::own);
     if (subscribed_[chunk]) wanted[chunk / 8] |= std::byte{1} << (chunk % 8);
   }
-  changed_.notify_all();
+  to_read_.notify_all();
   return wanted;
 }
 
@@ -112,7 +118,7 @@ void ChainSchedule::not_received(std::size_t chunk) {
     subscribed_[chunk] = true;
     if (readers_[chunk] == self_.place) make_own(chunk);
   }
-  changed_.notify_all();
+  to_read_.notify_all();
 }
 
 void ChainSchedule::replace(std::uint32_t lost_place) {
@@ -124,7 +130,7 @@ void ChainSchedule::replace(std::uint32_t lost_place) {
       make_own(chunk);
     }
   }
-  changed_.notify_all();
+  to_read_.notify_all();
 }
 
 void ChainSchedule::read_all(std::size_t begin, std::size_t end) {
@@ -136,7 +142,7 @@ void ChainSchedule::read_all(std::size_t begin, std::size_t end) {
       make_own(chunk);
     }
   }
-  changed_.notify_all();
+  to_read_.notify_all();
 }
 
 void ChainSchedule::read_instead(std::size_t chunk) {
@@ -146,7 +152,7 @@ void ChainSchedule::read_instead(std::size_t chunk) {
     subscribed_[chunk] = false;
     make_own(chunk);
   }
-  changed_.notify_all();
+  to_read_.notify_all();
 }
 
 // The last chunk of the lane that this node must read and has not begun.
@@ -179,7 +185,7 @@ std::vector<std::size_t> ChainSchedule::hand_over(std::size_t lane, std::uint32_
 
 std::optional<std::size_t> ChainSchedule::wait_for(std::size_t n, int milliseconds) {
   std::unique_lock lock(mutex_);
-  changed_.wait_for(lock, std::chrono::milliseconds(milliseconds), [&] { return n < arrivals_.size(); });
+  arrived_.wait_for(lock, std::chrono::milliseconds(milliseconds), [&] { return n < arrivals_.size(); });
   return n < arrivals_.size() ? std::optional(arrivals_[n]) : std::nullopt;
 }
 
@@ -193,7 +199,7 @@ void ChainSchedule::take_over(std::span<const std::size_t> chunks) {
       make_own(chunk);
     }
   }
-  changed_.notify_all();
+  to_read_.notify_all();
 }
 
 bool ChainSchedule::idle() const {
@@ -217,21 +223,19 @@ bool ChainSchedule::finished() const {
 }
 
 void ChainSchedule::stop() {
-  {
-    const std::lock_guard lock(mutex_);
-    stopped_ = true;
-  }
-  changed_.notify_all();
+  const std::lock_guard lock(mutex_);
+  stopped_ = true;
+  end();
 }
 
 void ChainSchedule::wait_for_end(int milliseconds) const {
   std::unique_lock lock(mutex_);
-  changed_.wait_for(lock, std::chrono::milliseconds(milliseconds), [&] { return ended(); });
+  ended_.wait_for(lock, std::chrono::milliseconds(milliseconds), [&] { return ended(); });
 }
 
 void ChainSchedule::wait_until_end() const {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return ended(); });
+  ended_.wait(lock, [&] { return ended(); });
 }
 
 }  // namespace lockstep::transfer

@@ -86,6 +86,7 @@ class ChainSchedule {
   enum class State : std::uint8_t { missing, own, begun, here };
 
   void make_own(std::size_t chunk);
+  void end();
   std::size_t lanes() const { return cancelled_.size(); }
   std::size_t lane_of(std::size_t chunk) const { return chunk % lanes(); }
   std::optional<std::size_t> last_own(std::size_t lane) const;
@@ -93,7 +94,9 @@ class ChainSchedule {
 
   const ChainNode self_;
   mutable std::mutex mutex_;
-  mutable std::condition_variable changed_;
+  std::condition_variable arrived_;        // a chunk
+  std::condition_variable to_read_;        // own_ or own_or_received_ grew, or all chunks are here
+  mutable std::condition_variable ended_;  // all chunks are here
   std::vector<State> states_;
   std::vector<std::uint32_t>
       readers_;                   // places of the nodes that must read a chunk, as far as this node knows

@@ -3,10 +3,13 @@
 // Threads: safe from any.
 #pragma once
 
+#include <atomic>
 #include <filesystem>
 #include <functional>
+#include <mutex>
 #include <optional>
 #include <span>
+#include <thread>
 #include <vector>
 
 #include "staging/transfer/copy/copy.h"
@@ -62,7 +65,8 @@ class StreamChunks : public ChunkProvider {
   std::vector<Read> read_;
 };
 
-/// The chunks of an object of the cache.
+/// The chunks of an object of the cache. A file whose bytes are not those of its digest any longer is not given away. From
+/// the first chunk that is asked for, a thread hashes the large files ahead of the others, so that nobody waits for that.
 class ObjectChunks {
  public:
   ObjectChunks(const std::filesystem::path& folder, const std::vector<ManifestFile>& files,
@@ -70,10 +74,22 @@ class ObjectChunks {
   const ChunkPlan& plan() const { return plan_; }
   /// As StreamChunks::Read.
   bool read(std::size_t chunk, std::span<std::byte> into, pack::Digest& digest);
+  /// Whether a damaged file was found.
+  bool damaged() const { return damaged_; }
 
  private:
+  bool is_good(std::uint32_t file, const std::stop_token& stop);
+  pack::Digest digest_of(std::uint32_t file, const std::stop_token& stop);
+  void check_ahead(const std::stop_token& stop);
+
   ChunkPlan plan_;
   LocalFiles files_;
+  std::vector<std::optional<pack::Digest>> digests_;
+  std::vector<std::once_flag> checked_;  // large files
+  std::vector<char> good_;
+  std::atomic<bool> damaged_ = false;
+  std::once_flag asked_;
+  std::jthread ahead_;
 };
 
 }  // namespace lockstep::transfer

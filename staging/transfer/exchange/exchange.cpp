@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <utility>
 
 #include "common/error.h"
 #include "common/sockets.h"
@@ -17,8 +18,8 @@ using std::chrono::milliseconds;
 
 constexpr std::size_t kServedAtOnce = 8;  // chunks in memory for others
 constexpr std::size_t kMaxUnauthenticated = 16;
-constexpr milliseconds kLook{20};    // between two looks for a request, while a chunk is not here yet
-constexpr milliseconds kClosing{1};  // between two checks for the end of a dropped connection
+constexpr milliseconds kBusyLook{5};  // between two looks for a request, while chunks are sent
+constexpr milliseconds kClosing{1};   // between two checks for the end of a dropped connection
 constexpr milliseconds kIdle{100};
 
 }  // namespace
@@ -26,10 +27,11 @@ constexpr milliseconds kIdle{100};
 /// The wishes of one successor, for the chain that it asked for last.
 struct Exchange::Feed {
   std::size_t topic = 0;
-  std::deque<std::size_t> lists;       // of these sources
-  std::vector<std::byte> wanted;       // a bit for each chunk
-  std::size_t next = 0;                // in the order in which chunks became available here
-  std::deque<std::size_t> here_again;  // wanted chunks that may be before `next`
+  std::deque<std::size_t> lists;        // of these sources
+  std::vector<std::byte> wanted;        // a bit for each chunk
+  std::shared_ptr<ChunkProvider> from;  // that `next` counts in
+  std::size_t next = 0;                 // in the order in which chunks became available here
+  std::deque<std::size_t> here_again;   // wanted chunks that may be before `next`
   bool said_idle = false;
 
   bool wants(std::size_t chunk) const {
@@ -96,7 +98,7 @@ void Exchange::accept_all() {
     } catch (const std::exception&) {
       // No descriptor or no thread is left: the next connection waits in the socket's queue.
       drop_oldest_unauthenticated();
-      std::this_thread::sleep_for(kLook);
+      std::this_thread::sleep_for(options_.timeouts.look);
     }
   }
 }
@@ -166,18 +168,28 @@ void Exchange::serve_client(Client& client) {
 void Exchange::talk(PeerLink& link) {
   const milliseconds alive_every = options_.timeouts.silence / 5;
   Feed feed;
-  auto sent = std::chrono::steady_clock::now();
+  auto now = std::chrono::steady_clock::now();
+  auto sent = now;
+  auto look_at = now;
   while (!ended_) {
     bool busy = false;
-    if (const std::optional<std::string> line = link.receive(milliseconds(0))) {
-      take_request(link, feed, *line);
-      busy = true;
+    if (now >= look_at) {
+      if (const std::optional<std::string> line = link.receive(milliseconds(0))) {
+        take_request(link, feed, *line);
+        busy = true;
+      } else {
+        look_at = now + kBusyLook;
+      }
     }
     {
       const std::shared_lock in_use(serving_);
-      busy = send_next(link, feed) || busy;
+      if (send_next(link, feed)) {
+        busy = true;
+      } else {
+        look_at = now;
+      }
     }
-    const auto now = std::chrono::steady_clock::now();
+    now = std::chrono::steady_clock::now();
     if (busy) {
       sent = now;
     } else if (now - sent >= alive_every) {
@@ -197,7 +209,7 @@ std::shared_ptr<ChunkProvider> Exchange::chunks_of(std::size_t topic) {
 std::shared_ptr<const std::string> Exchange::wait_for_list(std::size_t topic, std::size_t source) {
   std::unique_lock lock(mutex_);
   std::shared_ptr<const std::string> list;
-  serves_more_.wait_for(lock, kLook, [&] {
+  serves_more_.wait_for(lock, options_.timeouts.look, [&] {
     const auto found = topics_.find(topic);
     if (found == topics_.end() || !found->second.lists.contains(source)) return false;
     list = found->second.lists.at(source);
@@ -242,9 +254,12 @@ void Exchange::take_request(PeerLink& link, Feed& feed, const std::string& line)
 bool Exchange::send_next(PeerLink& link, Feed& feed) {
   if (!feed.lists.empty()) return send_list(link, feed);
   const std::shared_ptr<ChunkProvider> chunks = chunks_of(feed.topic);
-  if (!feed.wanted.empty() && chunks) return send_chunk(link, feed, *chunks);
+  if (!feed.wanted.empty() && chunks) {
+    if (std::exchange(feed.from, chunks) != chunks) feed.next = 0;
+    return send_chunk(link, feed, *chunks);
+  }
   std::unique_lock lock(mutex_);
-  serves_more_.wait_for(lock, kLook);
+  serves_more_.wait_for(lock, options_.timeouts.look);
   return false;
 }
 
@@ -274,7 +289,7 @@ bool Exchange::send_chunk(PeerLink& link, Feed& feed, ChunkProvider& chunks) {
     return true;
   }
   while (const std::optional<std::size_t> chunk =
-             chunks.wait_for(feed.next, static_cast<int>(kLook.count()))) {
+             chunks.wait_for(feed.next, static_cast<int>(options_.timeouts.look.count()))) {
     ++feed.next;
     if (!feed.wants(*chunk)) continue;
     feed.want(*chunk, false);

@@ -29,7 +29,8 @@
 // Indexes that lie beside the data (side_indexes.h) are not exchanged: each node reads them after the data, 40 to 50
 // bytes for each record of a TFRecord or RecordIO file.
 //
-// Damage: a chunk that arrives with a wrong digest is sent again. If a whole file does not match the pack's index, its
+// Damage: a chunk that arrives with a wrong digest is sent again. A node that had the data hashes a file before it gives
+// away a part of it, and lacks a damaged one (chunk_provider.h). If a whole file does not match the pack's index, its
 // chunks are compared with the source, and the nodes that read other bytes there are named. Data without an index is
 // compared between the nodes before it is published. A node whose own source or disk hangs is ended by its parent
 // (supervisor.h), and its successor passes it over.

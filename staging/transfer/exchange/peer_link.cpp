@@ -2,8 +2,8 @@
 
 #include <poll.h>
 
+#include <algorithm>
 #include <charconv>
-#include <sstream>
 
 #include "common/error.h"
 #include "common/sockets.h"
@@ -48,8 +48,14 @@ std::uint32_t PeerLink::handshake(std::uint32_t own_node_id) {
 }
 
 void PeerLink::send(const std::string& line, std::span<const std::byte> bytes) {
-  connection_.send_line(line, timeouts_.chunk);
-  connection_.send_all(bytes, timeouts_.chunk);
+  constexpr std::size_t kOneRecord = 4096;  // of TLS; a large chunk is not copied for it
+  if (bytes.size() > kOneRecord) {
+    connection_.send_line(line, timeouts_.chunk);
+    return connection_.send_all(bytes, timeouts_.chunk);
+  }
+  std::string text = line + "\n";
+  text.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  connection_.send_all(std::as_bytes(std::span(text)), timeouts_.chunk);
 }
 
 std::optional<std::string> PeerLink::receive(std::chrono::milliseconds wait) {
@@ -74,9 +80,12 @@ void PeerLink::receive_bytes(std::span<std::byte> into) {
 }
 
 std::vector<std::string> words_of(const std::string& line) {
-  std::istringstream text(line);
   std::vector<std::string> words;
-  for (std::string word; text >> word;) words.push_back(word);
+  for (std::size_t at = 0; (at = line.find_first_not_of(' ', at)) != std::string::npos;) {
+    const std::size_t end = std::min(line.find(' ', at), line.size());
+    words.push_back(line.substr(at, end - at));
+    at = end;
+  }
   return words;
 }
 

@@ -20,6 +20,7 @@ namespace lockstep::transfer {
 struct PeerTimeouts {
   std::chrono::milliseconds silence{5000};  ///< after it, the rendezvous is asked whether the node is lost
   std::chrono::milliseconds chunk{30'000};  ///< for one chunk to be sent or received
+  std::chrono::milliseconds look{20};  ///< between two looks at what the other side, or another thread, wants
 };
 
 class PeerLink {

@@ -14,7 +14,6 @@ using std::chrono::milliseconds;
 constexpr int kMaxDamaged = 3;
 constexpr int kMaxUnreachable = 3;
 constexpr int kRetryMs = 100;
-constexpr milliseconds kSayChanges{50};      // to the predecessor
 constexpr milliseconds kAskAgain{500};       // the rendezvous
 constexpr std::size_t kNumbersInLine = 256;  // a line has 8,192 bytes
 
@@ -124,7 +123,7 @@ void Subscription::talk(PeerLink& link, Node node) {
   milliseconds ask_at = options_.timeouts.silence;
   while (!done()) {
     if (schedule_ != nullptr) send_changes(link);
-    const std::optional<std::string> line = link.receive(kSayChanges);
+    const std::optional<std::string> line = link.receive(options_.timeouts.look);
     if (line) {
       take_line(link, *line);
       time.tick();  // waiting for this node's disk is not the predecessor's silence

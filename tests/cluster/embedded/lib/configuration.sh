@@ -3,6 +3,18 @@
 
 head_address=10.66.0.254
 node_address() { echo "10.66.0.${1#n}"; }
+hardware_address() { printf '02:00:0a:42:00:%02x' "${1##*.}"; } # of the interface with this address
+
+# permanent_neighbours DEVICE: tells this machine where the others are. From 32 nodes on, the entries that they would learn
+# from each other do not fit into the kernel's table, which all network namespaces of the host share.
+permanent_neighbours() {
+  local machine address
+  for machine in $(machine_names); do
+    address=$head_address
+    [ "$machine" = head ] || address=$(node_address "$machine")
+    echo "neighbour replace $address lladdr $(hardware_address "$address") dev $1 nud permanent"
+  done | ip -batch -
+}
 
 # Slurm's description of a node's processors.
 node_hardware() {

@@ -47,8 +47,11 @@ make_file_systems() {
 make_network() {
   [ "$machine" != head ] || return 0
   echo "$machine" >/proc/sys/kernel/hostname
+  local address
+  address=$(node_address "$machine")
   nsenter --net=/proc/1/ns/net ip link add "v$machine" master br0 up type veth peer name eth0 netns $$ &&
-    ip link set lo up && ip addr add "$(node_address "$machine")/24" dev eth0 && ip link set eth0 up
+    ip link set lo up && ip link set eth0 address "$(hardware_address "$address")" &&
+    ip addr add "$address/24" dev eth0 && ip link set eth0 up && permanent_neighbours eth0
 }
 
 running() { [ -n "${pids[$1]:-}" ] && kill -0 "${pids[$1]}" 2>/dev/null; }

@@ -41,9 +41,10 @@ install_packages() {
 if [ -n "$cluster_packages" ]; then install_packages; fi
 
 ip link set lo up
-ip link add br0 type bridge
+ip link add br0 address "$(hardware_address "$head_address")" type bridge
 ip addr add "$head_address/24" dev br0
 ip link set br0 up
+permanent_neighbours br0
 
 # job_container/tmpfs binds the mount namespace of a job below that of its node. The kernel allows this only if the job's
 # namespace has the higher number. Recent kernels (seen with 6.18) assign numbers in batches per CPU, so only a namespace

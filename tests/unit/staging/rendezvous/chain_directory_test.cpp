@@ -43,7 +43,12 @@ TEST(ChainDirectory, SourcesThatNobodyNeedsAreInNoChain) {
 
 TEST(ChainDirectory, NodesThatWaitForAnotherProcessAreLeftOutOfThatSourcesChain) {
   const States states{{0, "nn"}, {1, "bn"}, {2, "nn"}};
-  EXPECT_THAT(parts_of(states, 1).at(0).sources, ElementsAre(1));
+  const auto waiting = parts_of(states, 1);
+  ASSERT_EQ(waiting.size(), 2U);
+  EXPECT_FALSE(waiting[0].in_ring());
+  EXPECT_EQ(waiting[0].predecessor->node, 0U) << "if the copy that it waits for never comes";
+  EXPECT_TRUE(waiting[1].in_ring());
+  EXPECT_THAT(waiting[1].sources, ElementsAre(1));
   const auto parts = parts_of(states, 2);
   ASSERT_EQ(parts.size(), 2U);
   EXPECT_EQ(parts[0].predecessor->node, 0U) << "passes over the busy node";

@@ -16,6 +16,12 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
+TEST(DescribeTimes, NamesTheSlowestNode) {
+  EXPECT_EQ(describe_times({{0.5, "n1"}, {3.2, "n2"}, {0.4, "n3"}}),
+            "400 ms to 3.20 s, median 500 ms; the slowest is n2");
+  EXPECT_EQ(describe_times({{0.5, "n1"}}), "");
+}
+
 TEST(RendezvousOutcome, ExpandsNodeListsOfSlurm) {
   EXPECT_THAT(expand_node_list("n1"), ElementsAre("n1"));
   EXPECT_THAT(expand_node_list("n[1-3,7],login"), ElementsAre("n1", "n2", "n3", "n7", "login"));

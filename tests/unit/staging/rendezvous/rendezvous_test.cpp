@@ -199,6 +199,13 @@ TEST(Rendezvous, ANodeThatDisconnectsIsNamed) {
   EXPECT_THAT(srun.lines(), ElementsAre("n2: disconnected while it was staging"));
 }
 
+TEST(Rendezvous, TheFirstNodeLearnsTheTimesOfAll) {
+  Srun srun;
+  std::future<Verdict> first = node(srun, hello(0, 2), {true, "", false, 1.0});
+  EXPECT_EQ(node(srun, hello(1, 2), {true, "", false, 2.0}).get().times, "");
+  EXPECT_EQ(first.get().times, "1.00 s to 2.00 s, median 2.00 s; the slowest is n2");
+}
+
 TEST(Rendezvous, ANodeThatDisconnectedMayComeBackAndReportItsOutcome) {
   for (const bool good : {true, false}) {
     Srun srun(kLong, kLong);

@@ -179,31 +179,26 @@ TEST_F(TransferNodes, NodeThatSendsOtherBytesThanTheSourceHasIsFoundAndNamed) {
   EXPECT_THAT(ends[0].note(), HasSubstr("127.0.0.1 sent other bytes"));
 }
 
-TEST_F(TransferNodes, WithoutAnIndexOtherBytesAreFoundByComparingAndTheDamagedCopyIsRemoved) {
-  const fs::path plain = make_plain(10);
-  write("d/large", std::string(2'000'000, 'l'));  // the quick check does not read all of it
-  // The first node has a damaged copy in its cache, and serves it to the other node.
-  PutOptions alone;
-  alone.cache_dir = cache(0);
-  alone.chunk_bytes = kChunk;
-  const PutResult before = put({plain.string()}, alone).at(0);
-  staging_test::flip_byte(before.path / "large", 1'030'000);
-  for (const NodeEnd& end : put_on(2, plain)) {
-    EXPECT_EQ(end.code, 1);
-    EXPECT_THAT(end.error, HasSubstr("127.0.0.1's copy in its cache was damaged"));
-  }
-  expect_good(put_on(2, plain), plain);
-}
-
-TEST_F(TransferNodes, DamagedCopyThatWasServedIsReplacedOnItsNode) {
+TEST_F(TransferNodes, DamagedFileOfAHolderIsReadFromTheSourceOnceAndTheHolderGetsItFromTheOthers) {
   const fs::path pack = make_large_pack("p", 300);
-  PutOptions alone;
-  alone.cache_dir = cache(0);
-  const PutResult before = put({pack.string()}, alone).at(0);
-  staging_test::flip_byte(before.path / "shard-000001.tar", 10);  // in a header, where no sample is
-  const auto ends = put_on(2, pack);
-  expect_good(ends, pack);
-  EXPECT_THAT(ends[0].note(), HasSubstr("was damaged"));
+  const fs::path plain = make_plain(10);
+  write("d/large", std::string(2'000'000, 'l'));
+  NodeChange unchecked;
+  unchecked.options = [](PutOptions& options) { options.verify = Verify::off; };
+  const std::map<fs::path, std::string> damaged{{pack, "shard-000001.tar"}, {plain, "large"}};
+  for (const auto& [source, file] : damaged) {
+    SCOPED_TRACE(source);
+    PutOptions alone;
+    alone.cache_dir = cache(1);
+    alone.chunk_bytes = kChunk;
+    const PutResult before = put({source.string()}, alone).at(0);
+    staging_test::flip_byte(before.path / file, 10);
+    const auto ends = put_on(3, source, {{1, unchecked}});
+    EXPECT_EQ(expect_good(ends, source), fs::file_size(source / file));
+    EXPECT_THAT(ends[1].note(), HasSubstr("was damaged"));
+    EXPECT_EQ(ends[1].result.at("from_source"), 0);
+    for (int node = 0; node < 3; ++node) FileSystem::real().remove_all(cache(node));
+  }
 }
 
 TEST_F(TransferNodes, NodeThatSeesOtherFilesUnderTheSameNameReadsNoneOfThem) {
@@ -339,9 +334,9 @@ TEST_F(TransferNodes, NodeWhoseSourceIsMissingFailsAll) {
   }
 }
 
-TEST_F(TransferNodes, NodeWhereAnotherJobCopiesWaitsAndTheOthersDoNot) {
+TEST_F(TransferNodes, NodeWhereAnotherJobCopiesWaitsAndGetsFromTheOthersWhatNeverComes) {
   const fs::path pack = make_large_pack("p", 300);
-  // The other job holds the lock on node 1, and releases it when node 0 is done.
+  // The other job holds the lock on node 1, and releases it without a copy when node 0 is done.
   cache::Store store(cache(1));
   PutOptions probe;
   probe.cache_dir = folder_ / "probe";
@@ -357,7 +352,7 @@ TEST_F(TransferNodes, NodeWhereAnotherJobCopiesWaitsAndTheOthersDoNot) {
   EXPECT_TRUE(wait_for([&] { return has_all(0, pack) && fs::exists(folder_ / "waits"); }));
   lock.reset();
   const auto ends = finish();
-  EXPECT_EQ(expect_good(ends, pack), 2 * size_of(pack));
+  EXPECT_EQ(expect_good(ends, pack), size_of(pack));
 }
 
 /// Authenticates two ends with each other. Returns the error of the asking end, or "".

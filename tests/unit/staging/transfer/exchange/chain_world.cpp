@@ -1,7 +1,9 @@
 #include "tests/unit/staging/transfer/exchange/chain_world.h"
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <sys/resource.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -99,6 +101,7 @@ class Server {
     server.key = "key";
     server.join_timeout = options.join_timeout;
     server.reconnect_timeout = std::chrono::hours(1);
+    server.silence_timeout = std::max(server.silence_timeout, 3 * options.timeouts.silence);
     server_ = std::make_unique<RendezvousServer>(listen_on(0, 0, port_), server);
     thread_ = std::thread([this] { server_->run(open_); });
   }
@@ -109,6 +112,13 @@ class Server {
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
   int port() const { return port_; }
+  double cpu_seconds() {
+    clockid_t clock{};
+    timespec used{};
+    if (::pthread_getcpuclockid(thread_.native_handle(), &clock) != 0 || ::clock_gettime(clock, &used) != 0)
+      fail("cannot read the processor time of a thread");
+    return static_cast<double>(used.tv_sec) + 1e-9 * static_cast<double>(used.tv_nsec);
+  }
 
  private:
   UniqueFd open_, end_;
@@ -167,6 +177,7 @@ class Chain {
       end.hops.push_back(std::move(member.hops));
     }
     end.initial = std::move(initial);
+    end.helper_seconds = server_.cpu_seconds();
     end.rounds = rounds_;
     end.notes = notes_;
     return end;

@@ -51,6 +51,7 @@ struct ChainEnd {
   std::uint64_t rendezvous_bytes = 0;             ///< sent and received there by all nodes
   std::size_t threads = 0;                        ///< of each node, on average
   double cpu_seconds = 0;                         ///< of the whole process, while chunks were passed on
+  double helper_seconds = 0;                      ///< of a processor, at the rendezvous
   bool complete = true;                           ///< all nodes that were not lost have everything
   std::vector<std::vector<ChainHop>> hops;        ///< by node, in the order of arrival
   std::vector<std::vector<std::size_t>> initial;  ///< the chunks that each node had at the start
