@@ -9,6 +9,7 @@
 
 #include "runtime/ddp/collectives.h"
 #include "runtime/lockstep.h"
+#include "runtime/train/rehearsal.h"
 #include "tests/device/simulation.h"
 #include "tests/integration/data/loader_fixture.h"
 #include "tests/integration/ddp/models.h"
@@ -98,6 +99,23 @@ TEST_F(TorchOrder, EveryWaitOfAStreamIsNeeded) {
     if (world().rank() == 0) std::printf("  %s: %s\n", site.c_str(), is_found ? "found" : "not found");
   }
   EXPECT_GE(found.size(), 3U);
+}
+
+TEST_F(TorchOrder, ARehearsalChangesNeitherRandomNumbersNorBuffers) {
+  const torch::TensorOptions options(device());
+  torch::nn::BatchNorm1d norm(4);
+  norm->to(device());
+  const auto mean = norm->running_mean.cpu().clone();
+  torch::manual_seed(3);
+  const auto expected = torch::randn({4}, options).cpu();
+  torch::manual_seed(3);
+  {
+    const train::Rehearsal rehearsal(*norm);
+    norm(torch::randn({8, 4}, options) + 1);
+    EXPECT_FALSE(torch::equal(norm->running_mean.cpu(), mean));
+  }
+  EXPECT_TRUE(torch::equal(norm->running_mean.cpu(), mean));
+  EXPECT_TRUE(torch::equal(torch::randn({4}, options).cpu(), expected));
 }
 
 TEST_F(TorchOrder, TheDetectorNamesTheCallsThatWaitForTheDevice) {
