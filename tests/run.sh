@@ -37,7 +37,7 @@ else
   LOCKSTEP_TORCH_WHEEL=${LOCKSTEP_TORCH_WHEEL:-$(examples/pip_torch.sh "${gpu[@]}")}
   export LOCKSTEP_TORCH_WHEEL
   # These tests do not depend on LibTorch; the cluster tests need the plugin, which is not built here.
-  set -- -LE 'lint|tidy|quiet|fuzz|peers|cluster' "$@"
+  set -- -LE 'lint|tidy|quiet|fuzz|peers|cluster' -E '^(failure|planner|control|pack|common)_test\.' "$@"
 fi
 
 [ $# -gt 0 ] || set -- -LE 'tidy|quiet|fuzz'

@@ -127,6 +127,7 @@ class RankFamilies {
     counter("lockstep_skipped_steps_total", "Steps that the loss scaler skipped.", &Counters::skipped_steps);
     counter("lockstep_read_bytes_total", "Bytes that the loader read from packed files.",
             &Counters::bytes_read);
+    add_resources();
     communication("lockstep_comm_transfer_seconds_total", "Communication, hidden behind computation or not.",
                   &Counters::comm_transfer_ns);
     communication("lockstep_comm_wait_seconds_total", "Waiting for a rank that joined a collective later.",
@@ -201,6 +202,44 @@ class RankFamilies {
     });
   }
 
+  // Without a sample (an old record, the first moments) a rank has none of these.
+  void add_resources() {
+    const auto family = [&](const char* name, MetricType type, const char* help, const auto& value) {
+      stream_.family(name, type, help);
+      each_rank([&](const Rank& rank) {
+        if (rank.snapshot->resources) stream_.add(rank.labels, value(*rank.snapshot->resources));
+      });
+    };
+    using record::Resources;
+    family("lockstep_cpu_user_seconds_total", MetricType::Counter,
+           "Processor time of the rank's process in the program, the loader's threads included.",
+           [](const Resources& used) { return seconds(used.user_ns); });
+    family("lockstep_cpu_system_seconds_total", MetricType::Counter,
+           "Processor time of the rank's process in the kernel, the loader's threads included.",
+           [](const Resources& used) { return seconds(used.system_ns); });
+    family("lockstep_loader_cpu_seconds_total", MetricType::Counter,
+           "Processor time of the loader's threads.",
+           [](const Resources& used) { return seconds(used.loader_user_ns + used.loader_system_ns); });
+    family("lockstep_memory_bytes", MetricType::Gauge, "Resident memory of the rank's process.",
+           [](const Resources& used) { return static_cast<double>(used.memory_bytes); });
+    family("lockstep_memory_peak_bytes", MetricType::Gauge, "Maximum of the resident memory.",
+           [](const Resources& used) { return static_cast<double>(used.memory_peak_bytes); });
+    family("lockstep_memory_limit_bytes", MetricType::Gauge,
+           "Memory limit of the rank's cgroup, which may hold several ranks; else the node's memory.",
+           [](const Resources& used) { return static_cast<double>(used.memory_limit_bytes); });
+    family("lockstep_major_page_faults_total", MetricType::Counter,
+           "Pages of the process that were read from a disk.",
+           [](const Resources& used) { return static_cast<double>(used.major_faults); });
+    family("lockstep_process_read_bytes_total", MetricType::Counter,
+           "Bytes that read calls of the process returned.",
+           [](const Resources& used) { return static_cast<double>(used.read_bytes); });
+    family("lockstep_process_reads_total", MetricType::Counter, "Read calls of the process.",
+           [](const Resources& used) { return static_cast<double>(used.read_calls); });
+    family("lockstep_involuntary_switches_total", MetricType::Counter,
+           "Times that a thread of the process had to give its CPU to another one.",
+           [](const Resources& used) { return static_cast<double>(used.involuntary_switches); });
+  }
+
   void communication(const char* name, const char* help, std::uint64_t Counters::*field) {
     stream_.family(name, MetricType::Counter, help);
     each_rank([&](const Rank& rank) {
@@ -239,7 +278,7 @@ class RankFamilies {
 }  // namespace
 
 std::size_t series_per_rank() {
-  return kBounds + 3 + record::kPhases + 12;
+  return kBounds + 3 + record::kPhases + 22;
 }
 
 Labels labels_of(const std::string& job, const std::string& step, const std::string& node) {

@@ -13,7 +13,7 @@
 
 Each rank writes its record into $LOCKSTEP_RECORD, which `sbatch --metrics=on` sets, and copies it to
 $LOCKSTEP_REPORT_DIR when it ends. Where neither is set, rank 0 prints one line and nothing is recorded. Errors never end
-the job: they print one line. The file is that of exporters/record/layout.h, version 1.
+the job: they print one line. The file is that of exporters/record/layout.h, version 2.
 
 The rank comes from the environment of torchrun (RANK, WORLD_SIZE, LOCAL_RANK), else of mpirun, else of srun. Needs Python
 3.9 on Linux and no packages. Threads: call it from one thread, the one that trains. Processes that this one forks, such
@@ -26,6 +26,7 @@ import bisect
 import fcntl
 import mmap
 import os
+import resource
 import struct
 import sys
 import tempfile
@@ -38,11 +39,15 @@ __all__ = ["PHASES", "batches", "begin_step", "end_step", "phase"]
 PHASES = ("data_wait", "host_to_device", "forward", "backward", "comm_exposed", "optimizer", "checkpoint", "other")
 
 # layout.h. All offsets and sizes below are in words of 8 bytes, except those of the header.
-_VERSION = 1
+_VERSION = 2
 _HEADER = struct.Struct("=8sIIQQIiiiqqQ64s64s")
 _BOUNDS = tuple(bound * 10**decade for decade in range(7) for bound in (100000, 150000, 200000, 300000, 500000, 700000))[:37]
 _BUCKETS = len(_BOUNDS) + 1
 _PUBLICATIONS, _FINISHED, _PHASE, _PHASE_SINCE = 64, 65, 66, 67
+# Resources: the fields of layout.h that this module knows; the others stay 0.
+_SAMPLED, _USER, _SYSTEM, _MEMORY, _PEAK, _FILES, _SHARED, _FAULTS, _READ, _READS, _STORAGE, _WAITED, _SWITCHED, _FIRST_STEP = (
+    128 + word for word in (0, 1, 2, 8, 9, 10, 11, 14, 15, 16, 17, 18, 19, 20))
+_SAMPLE_NS = 10**9
 _COUNTERS, _RING, _RING_STEPS, _STEP_WORDS = 512, 1536, 512, 16
 _FILE_WORDS = _RING + _RING_STEPS * _STEP_WORDS
 # In Counters.
@@ -162,6 +167,7 @@ class _Record:
         self.memory = self._make_file() if folder else self._fill(None)
         self.words = memoryview(self.memory).cast("Q")
         self.totals = array.array("Q", bytes(_COUNTERS_WORDS * 8))
+        self.sampled_ns = 0
         self.fence_lock = threading.Lock()
         self.fence_lock.acquire()
 
@@ -193,6 +199,10 @@ class _Record:
     def end_step(self, step_ns, phase_ns, end_ns, tokens, samples, padding):
         totals = self.totals
         index = totals[_STEPS]
+        if index == 0:
+            self.words[_FIRST_STEP] = max(0, end_ns - step_ns)
+        if end_ns - self.sampled_ns >= _SAMPLE_NS:
+            self._sample(end_ns)
         step = array.array("Q", (index, end_ns, step_ns, *phase_ns, 0, 0, _NO_RANK, tokens, padding))
         totals[_STEPS] += 1
         totals[_STEP_NS] += step_ns
@@ -207,6 +217,17 @@ class _Record:
         slot = _RING + index % _RING_STEPS * _STEP_WORDS
         self.words[slot : slot + _STEP_WORDS] = step
         self._publish()
+
+    def _sample(self, now):
+        self.sampled_ns = now
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        status, io = _proc("status"), _proc("io")
+        self.words[_USER], self.words[_SYSTEM] = int(used.ru_utime * 1e9), int(used.ru_stime * 1e9)
+        self.words[_FAULTS], self.words[_WAITED], self.words[_SWITCHED] = used.ru_majflt, used.ru_nvcsw, used.ru_nivcsw
+        self.words[_MEMORY], self.words[_PEAK] = status.get("VmRSS", 0) * 1024, status.get("VmHWM", 0) * 1024
+        self.words[_FILES], self.words[_SHARED] = status.get("RssFile", 0) * 1024, status.get("RssShmem", 0) * 1024
+        self.words[_READ], self.words[_READS], self.words[_STORAGE] = (io.get(name, 0) for name in ("rchar", "syscr", "read_bytes"))
+        self.words[_SAMPLED] = now
 
     def _publish(self):
         # Fills the copy that readers do not use, then says that it is the latest.
@@ -224,6 +245,7 @@ class _Record:
 
     def finish(self):
         self.words[_PHASE] = len(PHASES)
+        self._sample(time.monotonic_ns())
         self._publish()
         self.words[_FINISHED] = time.time_ns()
 
@@ -240,6 +262,16 @@ class _Record:
         self.words.release()
         if isinstance(self.memory, mmap.mmap):
             self.memory.close()
+
+
+def _proc(name):
+    """The numbers of a file in /proc/self; empty if it cannot be read."""
+    try:
+        with open(f"/proc/self/{name}") as file:
+            lines = (line.split(":", 1) for line in file)
+            return {key: int(text.split()[0]) for key, text in lines if text.split()[:1] and text.split()[0].isdigit()}
+    except OSError:
+        return {}
 
 
 def _write_all(fd, content):

@@ -3,12 +3,17 @@
 //
 //   Header       written once, before the file gets its name; never changes
 //   Live         the number of publications, and what the rank is doing now
+//   Resources    what the process uses, once a second (since version 2; zeros before)
 //   Counters[2]  totals since the start; publication n (from 1) is in Counters[n % 2]
 //   Step[512]    the last steps; step i (from 0) is in Step[i % 512]
 //
 // The writer fills the copy of the counters that readers do not use, then increments the number of
 // publications. So a rank that is killed at any moment leaves its last complete step, and a reader that was
-// overtaken notices it by that number. Any change here needs a new kVersion.
+// overtaken notices it by that number. The words of Resources are stored one by one, so a reader may see some of one
+// sample and some of the next.
+//
+// A change needs a new kVersion. Readers read this version and the one before, so that a report of a newer release reads
+// the records of running jobs: new fields take space that was zero, and no field moves.
 //
 // Threads: one writer; any number of readers, in other processes.
 #pragma once
@@ -24,7 +29,8 @@
 namespace lockstep::record {
 
 inline constexpr std::array<char, 8> kMagic = {'L', 'O', 'C', 'K', 'S', 'T', 'E', 'P'};
-inline constexpr std::uint32_t kVersion = 1;
+inline constexpr std::uint32_t kVersion = 2;
+inline constexpr std::uint32_t kOldestVersion = 1;  ///< that readers read
 inline constexpr std::size_t kRingSteps = 512;
 inline constexpr std::size_t kNameBytes = 64;  ///< of the node and program names, with a terminating zero
 
@@ -67,6 +73,34 @@ struct Live {
   std::int64_t finished_unix_ns = 0;  ///< 0 until the rank has finished
   std::uint64_t phase = kPhases;      ///< the current phase of the rank; kPhases between phases
   std::uint64_t phase_since_ns = 0;   ///< CLOCK_MONOTONIC
+};
+
+/// What the rank's process uses and may use. Totals since the start of the process; times in nanoseconds.
+struct Resources {
+  std::uint64_t sampled_ns = 0;      ///< CLOCK_MONOTONIC; 0: there is no sample
+  std::uint64_t user_ns = 0;         ///< processor time of all threads in the program
+  std::uint64_t system_ns = 0;       ///< and in the kernel
+  std::uint64_t loader_user_ns = 0;  ///< part of it: the loader's threads
+  std::uint64_t loader_system_ns = 0;
+  std::uint64_t loader_delay_ns = 0;      ///< time that they were ready to run and had no CPU
+  std::uint64_t loader_build_ns = 0;      ///< time that these threads built batches, reading included
+  std::uint64_t loader_buffer_bytes = 0;  ///< the maximum memory of the loader's batches
+  std::uint64_t memory_bytes = 0;         ///< resident
+  std::uint64_t memory_peak_bytes = 0;    ///< the maximum of it
+  std::uint64_t memory_file_bytes = 0;    ///< of the resident memory: files, which the kernel can give up
+  std::uint64_t memory_shared_bytes = 0;  ///< of the resident memory: shared with other ranks
+  std::uint64_t memory_limit_bytes = 0;   ///< of its cgroup, else of the node; 0: unknown
+  std::uint64_t memory_group = 0;         ///< tells this cgroup from others of the node; 0: the node's memory
+  std::uint64_t major_faults = 0;         ///< pages that were read from a disk
+  std::uint64_t read_bytes = 0;           ///< that read calls returned, from files and pipes
+  std::uint64_t read_calls = 0;
+  std::uint64_t storage_read_bytes = 0;    ///< that the kernel fetched from storage for this process
+  std::uint64_t voluntary_switches = 0;    ///< a thread waited
+  std::uint64_t involuntary_switches = 0;  ///< another thread got the CPU
+  std::uint64_t first_step_ns = 0;         ///< CLOCK_MONOTONIC when the first step began; 0: none has ended
+  std::uint64_t launch_ns = 0;             ///< of computing phases in which a device waited for the host
+  std::uint64_t on_device = 0;             ///< 1: the phases are those of a device
+  double cpu_limit = 0;                    ///< CPUs of its cgroup; 0: not limited
 };
 
 /// Totals since the start of the rank. Times in nanoseconds.
@@ -112,13 +146,14 @@ struct Step {
 struct File {
   alignas(4096) Header header;
   alignas(512) Live live;
+  alignas(1024) Resources resources;
   alignas(4096) std::array<Counters, 2> counters;
   alignas(4096) std::array<Step, kRingSteps> ring;
 };
 
-static_assert(sizeof(Header) == 200 && sizeof(Live) == 32 && sizeof(Step) == 128);
-static_assert(offsetof(File, live) == 512 && offsetof(File, counters) == 4096 &&
-              offsetof(File, ring) == 12288);
+static_assert(sizeof(Header) == 200 && sizeof(Live) == 32 && sizeof(Resources) == 192 && sizeof(Step) == 128);
+static_assert(offsetof(File, live) == 512 && offsetof(File, resources) == 1024 &&
+              offsetof(File, counters) == 4096 && offsetof(File, ring) == 12288);
 static_assert(std::is_trivially_copyable_v<File>);
 
 }  // namespace lockstep::record

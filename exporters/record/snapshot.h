@@ -44,6 +44,14 @@ struct StepCounts {
   }
 };
 
+/// The work of a loader's thread on a batch, in nanoseconds.
+struct LoaderWork {
+  std::uint64_t build_ns = 0;  ///< from the beginning to the end
+  std::uint64_t user_ns = 0;   ///< processor time in the program
+  std::uint64_t system_ns = 0;
+  std::uint64_t delay_ns = 0;  ///< ready to run, without a CPU
+};
+
 /// A consistent view of one rank's record: all counters belong to the same step.
 struct Snapshot {
   Identity identity;
@@ -52,11 +60,12 @@ struct Snapshot {
   std::int64_t start_unix_ns = 0;
   std::uint64_t start_monotonic_ns = 0;
   Counters counters;
-  std::vector<Step> steps;            ///< the last steps, oldest first
-  std::optional<Phase> doing;         ///< the current phase of the rank
-  std::uint64_t doing_since_ns = 0;   ///< CLOCK_MONOTONIC
-  std::int64_t finished_unix_ns = 0;  ///< 0: it has not finished
-  bool alive = false;                 ///< its process runs and has not finished
+  std::optional<Resources> resources;  ///< none in a record of version 1, and before the first sample
+  std::vector<Step> steps;             ///< the last steps, oldest first
+  std::optional<Phase> doing;          ///< the current phase of the rank
+  std::uint64_t doing_since_ns = 0;    ///< CLOCK_MONOTONIC
+  std::int64_t finished_unix_ns = 0;   ///< 0: it has not finished
+  bool alive = false;                  ///< its process runs and has not finished
 
   /// CLOCK_REALTIME at the end of the last step; the start time before the first step.
   std::int64_t last_unix_ns() const {

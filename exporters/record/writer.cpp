@@ -169,6 +169,9 @@ void Writer::end_step(std::uint64_t step_ns, std::uint64_t end_ns, const StepCou
   const std::uint64_t longest = longest_wait_.exchange(0, std::memory_order_relaxed);
   step_.late_rank = longest == 0 ? -1 : static_cast<std::int64_t>(longest & ((1ULL << kRankBits) - 1));
 
+  if (totals_.steps == 0 && end_ns > step_.step_ns) {
+    first_step_ns_.store(end_ns - step_.step_ns, std::memory_order_relaxed);
+  }
   totals_.steps += 1;
   totals_.step_ns += step_.step_ns;
   totals_.step_histogram[bucket_of(step_.step_ns)] += 1;
@@ -183,6 +186,19 @@ void Writer::end_step(std::uint64_t step_ns, std::uint64_t end_ns, const StepCou
   store_words(file_->ring[step_.index % kRingSteps], step_);
   publish();
   step_ = Step{};
+}
+
+void Writer::set_resources(Resources resources) noexcept {
+  const auto value = [](const auto& counter) { return counter.load(std::memory_order_relaxed); };
+  resources.loader_build_ns = value(loader_build_ns_);
+  resources.loader_user_ns = value(loader_user_ns_);
+  resources.loader_system_ns = value(loader_system_ns_);
+  resources.loader_delay_ns = value(loader_delay_ns_);
+  resources.loader_buffer_bytes = value(loader_buffer_bytes_);
+  resources.first_step_ns = value(first_step_ns_);
+  resources.launch_ns = value(launch_ns_);
+  resources.on_device = value(on_device_);
+  store_words(file_->resources, resources);
 }
 
 void Writer::finish() noexcept {

@@ -7,7 +7,8 @@
 // it for as long as the process lives (so that readers can tell, also from other PID namespaces), and then
 // renames it.
 //
-// Threads: the training thread; add_comm and add_bytes_read from any thread.
+// Threads: the training thread; add_comm, add_bytes_read and add_loader_work from any thread; one thread, which may be
+// another one, calls set_resources.
 #pragma once
 
 #include <atomic>
@@ -42,6 +43,24 @@ class Writer {  // NOLINT(clang-analyzer-optin.performance.Padding)
   void add_bytes_read(std::uint64_t bytes) noexcept {
     bytes_read_.fetch_add(bytes, std::memory_order_relaxed);
   }
+  /// A thread of the loader has built a batch.
+  void add_loader_work(const LoaderWork& work) noexcept {
+    loader_build_ns_.fetch_add(work.build_ns, std::memory_order_relaxed);
+    loader_user_ns_.fetch_add(work.user_ns, std::memory_order_relaxed);
+    loader_system_ns_.fetch_add(work.system_ns, std::memory_order_relaxed);
+    loader_delay_ns_.fetch_add(work.delay_ns, std::memory_order_relaxed);
+  }
+  /// The maximum memory of the batches of one more loader.
+  void add_loader_buffers(std::uint64_t bytes) noexcept {
+    loader_buffer_bytes_.fetch_add(bytes, std::memory_order_relaxed);
+  }
+  /// Time of the computing phases in which a device waited for the host; the phases are those of a device.
+  void add_launch(std::uint64_t ns) noexcept { launch_ns_.fetch_add(ns, std::memory_order_relaxed); }
+  void set_on_device() noexcept { on_device_.store(1, std::memory_order_relaxed); }
+
+  /// Publishes what the process uses. Fills in the fields that the calls above and the steps have set.
+  void set_resources(Resources resources) noexcept;
+
   void add_skipped_step() noexcept { ++totals_.skipped_steps; }
   void set_loss_scale(double scale) noexcept { totals_.loss_scale = scale; }
 
@@ -68,6 +87,14 @@ class Writer {  // NOLINT(clang-analyzer-optin.performance.Padding)
   std::atomic<std::uint64_t> comm_wait_ns_{0};
   std::atomic<std::uint64_t> longest_wait_{0};  // nanoseconds << 24 | rank
   std::atomic<std::uint64_t> bytes_read_{0};
+  std::atomic<std::uint64_t> loader_build_ns_{0};
+  std::atomic<std::uint64_t> loader_user_ns_{0};
+  std::atomic<std::uint64_t> loader_system_ns_{0};
+  std::atomic<std::uint64_t> loader_delay_ns_{0};
+  std::atomic<std::uint64_t> loader_buffer_bytes_{0};
+  std::atomic<std::uint64_t> first_step_ns_{0};
+  std::atomic<std::uint64_t> launch_ns_{0};
+  std::atomic<std::uint64_t> on_device_{0};
 };
 
 }  // namespace lockstep::record

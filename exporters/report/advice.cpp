@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <array>
 #include <optional>
+#include <utility>
 
 #include "common/median.h"
 #include "common/units.h"
+#include "exporters/report/resource_advice.h"
 #include "exporters/report/straggler_advice.h"
 #include "exporters/report/stragglers.h"
 
@@ -260,6 +262,7 @@ std::vector<Advice> find_advice(const Run& run, const Stragglers& late) {
   add(host_to_device(facts), advice);
   add(skipped_steps(facts), advice);
   add(slower(facts), advice);
+  for (Advice& one : resource_advice(run)) advice.push_back(std::move(one));
   add(no_tokens(facts), advice);
   return advice;
 }

@@ -8,8 +8,10 @@
 #include "common/units.h"
 #include "exporters/report/advice.h"
 #include "exporters/report/picture.h"
+#include "exporters/report/resource_view.h"
 #include "exporters/report/straggler_view.h"
 #include "exporters/report/text.h"
+#include "exporters/report/verdict.h"
 
 namespace lockstep::report {
 namespace {
@@ -128,8 +130,13 @@ std::string to_html(const Run& run) {
       "<h1>{}</h1><p class=\"state\">{}</p>\n"
       "<p class=\"note swipe\">Pictures and tables are wider than this screen: swipe them sideways.</p>\n",
       name, kStyle, name, escape(circumstances_line(run)));
-  html += numbers(run) + "<div class=\"advice\">";
   const Stragglers stragglers = find_stragglers(run);
+  html += numbers(run) + "<div class=\"advice\">";
+  const auto verdict = verdict_lines(run, stragglers);
+  for (std::size_t i = 0; i < verdict.size(); ++i) {
+    const std::string line = escape(verdict[i]);
+    html += "<p>" + (i == 0 ? "<b>" + line + "</b>" : line) + "</p>";
+  }
   for (const std::string& line : advise(run, stragglers)) html += "<p>" + escape(line) + "</p>";
   html += "</div>\n<h2>Where each rank’s step time goes</h2>\n" + in_scroll(phase_bars(run));
   html += "\n<h2>Slow ranks, step by step</h2>\n" + in_scroll(step_heatmap(run));
@@ -139,7 +146,7 @@ std::string to_html(const Run& run) {
   html +=
       staging(run) +
       "\n<h2>Numbers</h2><p class=\"note\">Milliseconds per step: means over all steps. The parts from waiting for data to other add up to the whole step; waiting for later ranks is part of communication, hidden or not.</p>" +
-      table(run);
+      table(run) + resource_html(run);
   for (const std::string& note : run.notes) html += "<p class=\"note\">" + escape(note) + "</p>";
   return html + "\n</body></html>\n";
 }

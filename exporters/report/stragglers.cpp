@@ -9,6 +9,7 @@
 #include "common/median.h"
 #include "common/process.h"
 #include "exporters/record/waits.h"
+#include "exporters/report/step_rows.h"
 
 namespace lockstep::report {
 namespace {
@@ -17,9 +18,6 @@ using record::Phase;
 using record::Snapshot;
 using record::Step;
 
-// The first steps of a job are slower, so they are left out if enough others remain.
-constexpr std::uint64_t kFirstSteps = 2;
-constexpr std::size_t kFewSteps = 8;
 constexpr std::size_t kStepsForPast = 32;
 constexpr std::size_t kMaxFound = 16;
 // Smaller losses, as shares of the step, are not reported: on a busy machine ranks take turns at being a little late,
@@ -54,24 +52,6 @@ double tokens_of(const Step& step) {
   return static_cast<double>(step.tokens + step.padding);
 }
 
-// A step that all ranks have: their entries, in the order of Run::ranks.
-using Row = std::vector<const Step*>;
-
-std::vector<Row> common_steps(const Run& run) {
-  std::map<std::uint64_t, Row> rows;
-  for (const Snapshot& rank : run.ranks) {
-    for (const Step& step : rank.steps) rows[step.index].push_back(&step);
-  }
-  std::vector<Row> common;
-  for (auto& [index, row] : rows) {
-    if (row.size() == run.ranks.size()) common.push_back(std::move(row));
-  }
-  if (common.size() > kFewSteps) {
-    std::erase_if(common, [](const Row& row) { return row.front()->index < kFirstSteps; });
-  }
-  return common;
-}
-
 // For each value the median of the other values; a single value is its own.
 std::vector<double> medians_of_others(const std::vector<double>& values) {
   const std::size_t count = values.size();
@@ -89,7 +69,7 @@ std::vector<double> medians_of_others(const std::vector<double>& values) {
 }
 
 template <typename Value>
-double median_of_others(const Row& row, std::size_t without, const Value& value) {
+double median_of_others(const StepRow& row, std::size_t without, const Value& value) {
   std::vector<double> others;
   for (std::size_t i = 0; i < row.size(); ++i) {
     if (i != without || row.size() == 1) others.push_back(value(*row[i]));
@@ -152,7 +132,7 @@ std::string phases_that_differ(const Difference& late, double threshold_ms) {
 class Analysis {
  public:
   explicit Analysis(const Run& run) : run_(run), rows_(common_steps(run)) {
-    for (const Row& row : rows_) {
+    for (const StepRow& row : rows_) {
       std::vector<double> own;
       for (const Step* step : row) own.push_back(milliseconds(step->own_ns()));
       others_.push_back(medians_of_others(own));
@@ -193,7 +173,7 @@ class Analysis {
   void measure_steps() {
     std::vector<double> means(run_.ranks.size());
     double spread = 0;
-    for (const Row& row : rows_) {
+    for (const StepRow& row : rows_) {
       double shortest = milliseconds(row.front()->step_ns);
       double longest = shortest;
       for (std::size_t i = 0; i < row.size(); ++i) {
@@ -219,7 +199,7 @@ class Analysis {
   Loss loss_of(const Value& value) const {
     Loss loss{.by_rank = std::vector<double>(run_.ranks.size())};
     const auto count = static_cast<double>(rows_.size());
-    for (const Row& row : rows_) {
+    for (const StepRow& row : rows_) {
       std::vector<double> values;
       for (const Step* step : row) values.push_back(value(*step));
       const std::vector<double> others = medians_of_others(values);
@@ -409,7 +389,7 @@ class Analysis {
   }
 
   // If records of some ranks are missing, the late rank may be one of those: then subtracts the measured waiting.
-  double network_of(const Row& row, bool complete) const {
+  double network_of(const StepRow& row, bool complete) const {
     double least = -1;
     for (const Step* step : row) {
       const double exposed =
@@ -426,7 +406,7 @@ class Analysis {
     });
     if (!complete && !measured) return;
     std::vector<double> network;
-    for (const Row& row : rows_) network.push_back(network_of(row, complete));
+    for (const StepRow& row : rows_) network.push_back(network_of(row, complete));
     result.network_ms = mean(network);
     if (result.network_ms < kWorthNetwork * step_ms_) return;
     Straggler found{
@@ -446,7 +426,7 @@ class Analysis {
   }
 
   const Run& run_;
-  std::vector<Row> rows_;
+  std::vector<StepRow> rows_;
   std::vector<std::vector<double>> own_;     // milliseconds, by step and rank
   std::vector<std::vector<double>> others_;  // median of the other ranks
   std::vector<std::size_t> slowest_;         // by step

@@ -10,7 +10,9 @@
 #include "common/tool.h"
 #include "common/units.h"
 #include "exporters/report/advice.h"
+#include "exporters/report/resource_view.h"
 #include "exporters/report/straggler_view.h"
+#include "exporters/report/verdict.h"
 
 namespace lockstep::report {
 namespace {
@@ -74,8 +76,11 @@ std::string waiting(const Snapshot& rank) {
 std::string to_text(const Run& run) {
   std::size_t node_width = 4;
   for (const Snapshot& rank : run.ranks) node_width = std::max(node_width, rank.identity.node.size());
-  std::string text = fmt::format("{} · {} · {} tokens/s\n\nmilliseconds per step:\n", title(run), state(run),
-                                 format_count(tokens_per_second(run)));
+  const Stragglers stragglers = find_stragglers(run);
+  std::string text =
+      fmt::format("{} · {} · {} tokens/s\n", title(run), state(run), format_count(tokens_per_second(run)));
+  for (const std::string& line : verdict_lines(run, stragglers)) text += line + "\n";
+  text += "\nmilliseconds per step:\n";
   text += fmt::format("{:>4}  {:<{}} {:>6} {:>9}", "rank", "node", node_width, "steps", "step_ms");
   for (const auto& phase : record::kPhaseNames)
     text += fmt::format(" {:>{}}", phase, std::max<std::size_t>(phase.size(), 8));
@@ -89,8 +94,8 @@ std::string to_text(const Run& run) {
     }
     text += fmt::format(" {:>9} {:>9}\n", waiting(rank), format_count(tokens_per_second(rank)));
   }
-  const Stragglers stragglers = find_stragglers(run);
   text += straggler_text(stragglers);
+  text += resource_text(run);
   if (!run.staging.empty()) text += "\nstaging:\n";
   for (const auto& staging : run.staging) text += staging_line(staging);
   text += "\n";
@@ -130,6 +135,7 @@ nlohmann::json to_json(const Run& run) {
                      {"tokens_per_second", tokens_per_second(rank)},
                      {"alive", rank.alive},
                      {"finished", rank.finished_unix_ns != 0}});
+    ranks.back().update(resource_json(rank));
   }
   nlohmann::json staging = nlohmann::json::array();
   for (const auto& node : run.staging) {
@@ -148,23 +154,25 @@ nlohmann::json to_json(const Run& run) {
   for (const Advice& advice : find_advice(run, stragglers)) {
     rules.push_back({{"rule", advice.rule}, {"finding", advice.finding}, {"remedy", advice.remedy}});
   }
-  return {{"job", first.job_id},
-          {"step", first.step_id},
-          {"program", first.program},
-          {"size", first.size},
-          {"state", state(run)},
-          {"started", when.started},
-          {"seconds", when.seconds},
-          {"user", when.user},
-          {"version", version()},
-          {"tokens_per_second", tokens_per_second(run)},
-          {"ranks", std::move(ranks)},
-          {"staging", std::move(staging)},
-          {"advice", advise(run, stragglers)},
-          {"rules", std::move(rules)},
-          {"notes", run.notes},
-          {"stragglers", straggler_json(stragglers)},
-          {"unreadable", run.unreadable}};
+  nlohmann::json json = {{"job", first.job_id},
+                         {"step", first.step_id},
+                         {"program", first.program},
+                         {"size", first.size},
+                         {"state", state(run)},
+                         {"started", when.started},
+                         {"seconds", when.seconds},
+                         {"user", when.user},
+                         {"version", version()},
+                         {"tokens_per_second", tokens_per_second(run)},
+                         {"ranks", std::move(ranks)},
+                         {"staging", std::move(staging)},
+                         {"advice", advise(run, stragglers)},
+                         {"rules", std::move(rules)},
+                         {"notes", run.notes},
+                         {"stragglers", straggler_json(stragglers)},
+                         {"unreadable", run.unreadable}};
+  json.update(verdict_json(run));
+  return json;
 }
 
 }  // namespace lockstep::report

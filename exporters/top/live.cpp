@@ -8,6 +8,7 @@
 
 #include "common/median.h"
 #include "exporters/record/waits.h"
+#include "exporters/report/resource_view.h"
 #include "exporters/report/text.h"
 
 namespace lockstep::top {
@@ -58,6 +59,10 @@ LiveRank measure_rank(const Snapshot& rank, std::uint64_t now_ns) {
   live.state = state_of(rank);
   live.steps = rank.counters.steps;
   average(rank, live);
+  if (rank.resources) {
+    live.cpus = report::cpus_used(rank);
+    live.memory_bytes = rank.resources->memory_bytes;
+  }
   if (!rank.alive) return live;  // the record may be of another node, which has another clock
   live.now = rank.doing;
   if (rank.doing) live.now_seconds = seconds_since(rank.doing_since_ns, now_ns);
@@ -82,6 +87,7 @@ Live measure(const report::Run& run, std::uint64_t now_ns) {
     if (live.ranks.back().own_ms > 0) own.push_back(live.ranks.back().own_ms);
   }
   live.median_own_ms = median(std::move(own));
+  live.verdict = report::find_verdict(run);
   std::set<std::string> nodes;
   for (const LiveRank& rank : live.ranks) nodes.insert(rank.node);
   if (static_cast<int>(live.ranks.size()) < live.job.size) {

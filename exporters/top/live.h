@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "exporters/report/run.h"
+#include "exporters/report/verdict.h"
 
 namespace lockstep::top {
 
@@ -31,6 +32,8 @@ struct LiveRank {
   std::optional<int> late_rank;        ///< the rank that it waited for longest
   std::optional<record::Phase> now;    ///< the current phase of a running rank
   double now_seconds = 0;              ///< for how long
+  std::optional<double> cpus;          ///< CPUs used, mean since the start; nullopt without a sample
+  std::uint64_t memory_bytes = 0;      ///< resident
   std::optional<double> idle_seconds;  ///< since the last step, or since the start, of a running rank
 };
 
@@ -41,6 +44,7 @@ struct Live {
   std::vector<LiveRank> ranks;
   double tokens_per_second = 0;
   double median_own_ms = 0;
+  std::optional<report::Verdict> verdict;  ///< none before all ranks have ended a step
   std::vector<std::string> notes;
 };
 

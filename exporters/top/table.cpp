@@ -47,7 +47,8 @@ std::string row(const LiveRank& rank, const std::vector<std::size_t>& phases, st
       now_width, rank.steps, number(rank.step_ms), number(rank.own_ms), format_count(rank.tokens_per_second),
       rank.wait_ms ? number(*rank.wait_ms) : "-", rank.late_rank ? std::to_string(*rank.late_rank) : "-");
   for (const std::size_t phase : phases) line += fmt::format(" {:>4.0f}%", 100 * rank.shares[phase]);
-  return line;
+  return line + fmt::format(" {:>5} {:>8}", rank.cpus ? number(*rank.cpus) : "-",
+                            rank.cpus ? format_bytes(rank.memory_bytes) : "-");
 }
 
 std::string heading(const std::vector<std::size_t>& phases, std::size_t node_width, std::size_t now_width) {
@@ -55,7 +56,7 @@ std::string heading(const std::vector<std::size_t>& phases, std::size_t node_wid
       fmt::format("{:>4} {:<{}} {:<{}} {:>8} {:>8} {:>8} {:>9} {:>7} {:>4}", "rank", "node", node_width,
                   "now", now_width, "steps", "step_ms", "own_ms", "tokens/s", "wait_ms", "for");
   for (const std::size_t phase : phases) line += fmt::format(" {:>5}", kHeads[phase]);
-  return line;
+  return line + fmt::format(" {:>5} {:>8}", "cpus", "memory");
 }
 
 std::string summary(const Live& live) {
@@ -115,7 +116,7 @@ std::vector<std::string> to_lines(const Live& live, const Space& space) {
   };
   add(live.title + " · " + live.state, "");
   add(summary(live), "");
-  add("", "");
+  add(live.verdict ? report::bound_line(*live.verdict) : "", "");
   add(heading(phases, node_width, now_width), kBold);
   const std::size_t other_lines = lines.size() + live.notes.size();
   std::size_t rows = space.rows > other_lines ? space.rows - other_lines : 0;
@@ -145,14 +146,22 @@ nlohmann::json to_json(const Live& live) {
                      {"tokens_per_second", rank.tokens_per_second},
                      {"comm_wait_ms", or_null(rank.wait_ms)},
                      {"late_rank", or_null(rank.late_rank)},
+                     {"cpus", or_null(rank.cpus)},
+                     {"memory_bytes", rank.cpus ? nlohmann::json(rank.memory_bytes) : nlohmann::json()},
                      {"phase", rank.now ? nlohmann::json(record::name(*rank.now)) : nlohmann::json()},
                      {"phase_seconds", rank.now ? nlohmann::json(rank.now_seconds) : nlohmann::json()},
                      {"last_step_seconds", or_null(rank.idle_seconds)}});
   }
-  return {{"job", live.job.job_id},      {"step", live.job.step_id},
-          {"program", live.job.program}, {"size", live.job.size},
-          {"state", live.state},         {"tokens_per_second", live.tokens_per_second},
-          {"ranks", std::move(ranks)},   {"notes", live.notes}};
+  nlohmann::json json = {{"job", live.job.job_id},      {"step", live.job.step_id},
+                         {"program", live.job.program}, {"size", live.job.size},
+                         {"state", live.state},         {"tokens_per_second", live.tokens_per_second},
+                         {"ranks", std::move(ranks)},   {"notes", live.notes},
+                         {"bound_by", nullptr},         {"bound_share", nullptr}};
+  if (live.verdict) {
+    json["bound_by"] = report::kBoundNames.at(static_cast<std::size_t>(live.verdict->bound));
+    json["bound_share"] = live.verdict->share(live.verdict->bound);
+  }
+  return json;
 }
 
 }  // namespace lockstep::top

@@ -7,10 +7,10 @@
 #include <thread>
 
 #include "common/error.h"
+#include "common/thread.h"
 #include "runtime/comm/control/activity.h"
 #include "runtime/comm/control/control_channel.h"
 #include "runtime/comm/job_end.h"
-#include "runtime/comm/thread.h"
 #include "runtime/comm/timeout.h"
 
 namespace lockstep::comm {

@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "common/error.h"
-#include "runtime/comm/thread.h"
+#include "common/thread.h"
 
 namespace lockstep::comm {
 namespace {

@@ -93,9 +93,7 @@ SharedCpus compare_cpus(Communicator& communicator, const std::vector<int>& cpus
   if (!shared.overlap || shared.overlap->rank != communicator.rank()) return shared;
   const auto& theirs = sets[static_cast<std::size_t>(shared.overlap->other)];
   std::string line = fmt::format(
-      "ranks {} and {} on {} both compute on CPUs {}, but rank {} has {} and rank {} has {}: ranks with "
-      "crowded "
-      "CPUs slow all others down; give each rank its own CPUs (--pin, or LOCKSTEP_CPUS)",
+      "ranks {} and {} on {} both compute on CPUs {}, but rank {} has {} and rank {} has {}: ranks with crowded CPUs slow all others down; give each rank its own CPUs (--pin, or LOCKSTEP_CPUS)",
       shared.overlap->rank, shared.overlap->other, communicator.place().node_name,
       format_cpu_list(common_cpus(cpus, theirs)), shared.overlap->rank, format_cpu_list(cpus),
       shared.overlap->other, format_cpu_list(theirs));

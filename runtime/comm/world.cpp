@@ -149,6 +149,18 @@ struct World::Impl {
   void start_profile(const profile::Schedule& schedule);
   void start_metrics_server();
 
+  [[noreturn]] void exit(int code) {
+    end();
+    int initialised = 0;
+    int finalised = 0;
+    MPI_Initialized(&initialised);
+    MPI_Finalized(&finalised);
+    if (initialised != 0 && finalised == 0) MPI_Finalize();  // the program initialised it
+    // Without the destructors of static objects: the loader's threads may still use them.
+    std::fflush(nullptr);
+    std::quick_exit(code);
+  }
+
   void end_profile() {
     timer->finish();
     if (!profiler) return;
@@ -268,6 +280,12 @@ void World::Impl::start_profile(const profile::Schedule& schedule) {
                                       .joins = shared ? place.rank == 0 : place.local_rank == 0};
   if (place.rank < kRanksWithOperators) options.trace_operators = profile::trace_operators;
   options.device_bytes = [this] { return device < 0 ? 0 : profile::device_bytes(device); };
+  options.end_job = [this] {
+    if (communicator->rank() == 0) {
+      std::fputs("lockstep: the job ends now, because the schedule of its profile has 'stop'\n", stderr);
+    }
+    exit(0);
+  };
   profiler.emplace(std::move(options));
   communicator->barrier("the start of the profile")->wait();
   timer->set_profiler(&*profiler);
@@ -292,15 +310,7 @@ World::~World() {
 }
 
 void World::exit(int code) {
-  impl_->end();
-  int initialised = 0;
-  int finalised = 0;
-  MPI_Initialized(&initialised);
-  MPI_Finalized(&finalised);
-  if (initialised != 0 && finalised == 0) MPI_Finalize();  // the program initialised it
-  // Without the destructors of static objects: the loader's threads may still use them.
-  std::fflush(nullptr);
-  std::quick_exit(code);
+  impl_->exit(code);
 }
 
 const comm::Place& World::place() const {

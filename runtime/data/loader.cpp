@@ -10,6 +10,7 @@
 
 #include "common/clock.h"
 #include "common/error.h"
+#include "common/job_limits.h"
 #include "common/units.h"
 #include "runtime/comm/run_on_all_ranks.h"
 #include "runtime/comm/world.h"
@@ -78,6 +79,7 @@ struct Loader::State {
       make_planner(source, plan_options, options);  // throws if the mixture is wrong
     }
     start.epoch = current.epoch = plan_options.epoch;
+    if (timer != nullptr) timer->add_loader_buffers(memory().total());
   }
   ~State() { cursor.cancel(); }
   State(const State&) = delete;
@@ -93,6 +95,13 @@ struct Loader::State {
       }
     } catch (const Error&) {  // the loop plans again, and throws the same error
     }
+  }
+
+  LoaderMemory memory() const {
+    const std::size_t being_copied = copy.needed() ? 2 : 0;
+    return {.batch = builder->buffers().capacity(),
+            .batches = prefetch.ahead + 1 + being_copied,
+            .page_locked = builder->buffers().page_locked()};
   }
 
   // Collective: compares the loaders after every rank has made its own.
@@ -116,10 +125,18 @@ struct Loader::State {
 
   HostBatch build(const MicroBatch& micro_batch, int worker) {
     const std::uint64_t begin = monotonic_ns();
+    const profile::LoaderWork work_before = work_of_thread();
     HostBatch built = builder->build(micro_batch, worker);
     if (!micro_batch.block) return built;
     const std::uint64_t end = monotonic_ns();
     meter.add_build(end - begin);
+    if (timer != nullptr) {
+      const profile::LoaderWork work = work_of_thread();
+      timer->add_loader_work({.build_ns = end - begin,
+                              .user_ns = work.user_ns - work_before.user_ns,
+                              .system_ns = work.system_ns - work_before.system_ns,
+                              .delay_ns = work.delay_ns - work_before.delay_ns});
+    }
     if (profile::tracing()) {
       profile::add_span({.kind = profile::SpanKind::batch,
                          .name = fmt::format("batch {} of step {}", micro_batch.index, micro_batch.step),
@@ -230,6 +247,10 @@ Loader::Loader(const pack::Reader& reader, PlanOptions plan, World& world, Loade
   comm::Communicator* const communicator = world.size() > 1 ? &world.communicator() : nullptr;
   make(reader, with_step_tokens(for_ranks(std::move(plan), world.size()), options), world.rank(),
        &world.timer(), communicator, options);
+  if (world.local_rank() != 0) return;
+  if (const auto advice = advice_on_memory(memory(), world.local_size(), available_memory())) {
+    fmt::print(stderr, "lockstep: {}: {}\n", world.node_name(), *advice);
+  }
 }
 
 Loader::Loader(const pack::Reader& reader, PlanOptions plan, int rank, profile::StepTimer* timer,
@@ -347,11 +368,7 @@ Loader::Iterator Loader::begin() {
 }
 
 LoaderMemory Loader::memory() const {
-  const State& s = *state_;
-  const std::size_t being_copied = s.copy.needed() ? 2 : 0;
-  return {.batch = s.builder->buffers().capacity(),
-          .batches = s.prefetch.ahead + 1 + being_copied,
-          .page_locked = s.builder->buffers().page_locked()};
+  return state_->memory();
 }
 
 std::string Loader::describe() const {

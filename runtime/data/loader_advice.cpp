@@ -1,12 +1,19 @@
 #include "runtime/data/loader_advice.h"
 
+#include <fcntl.h>
 #include <fmt/ranges.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <charconv>
 #include <cmath>
+#include <string_view>
 
 #include "common/clock.h"
 #include "common/error.h"
+#include "common/leaf/unique_fd.h"
 #include "common/units.h"
 
 namespace lockstep::data {
@@ -20,6 +27,35 @@ double seconds(std::uint64_t nanoseconds) {
 }
 
 }  // namespace
+
+profile::LoaderWork work_of_thread() {
+  rusage usage{};
+  ::getrusage(RUSAGE_THREAD, &usage);
+  const auto nanoseconds = [](const timeval& time) {
+    return static_cast<std::uint64_t>(time.tv_sec) * 1'000'000'000U +
+           static_cast<std::uint64_t>(time.tv_usec) * 1000U;
+  };
+  profile::LoaderWork work{.user_ns = nanoseconds(usage.ru_utime), .system_ns = nanoseconds(usage.ru_stime)};
+  // "on a CPU, ready without one, time slices"; not in every kernel.
+  thread_local const UniqueFd schedule(::open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC));
+  std::array<char, 96> text{};
+  const ssize_t bytes = schedule ? ::pread(schedule.get(), text.data(), text.size(), 0) : 0;
+  const std::string_view line(text.data(), bytes > 0 ? static_cast<std::size_t>(bytes) : 0);
+  if (const std::size_t space = line.find(' '); space != std::string_view::npos) {
+    std::from_chars(line.data() + space + 1, line.data() + line.size(), work.delay_ns);
+  }
+  return work;
+}
+
+std::optional<std::string> advice_on_memory(const LoaderMemory& memory, int loaders,
+                                            const MemoryLimit& limit) {
+  const std::size_t needed = memory.total() * static_cast<std::size_t>(loaders);
+  if (needed <= limit.available) return std::nullopt;
+  return fmt::format(
+      "the batches of {} loader{} may need {} ({} batches of {} each), but {} has only {} left: lower bytes_ahead, batches_ahead or plan.cap",
+      loaders, loaders == 1 ? "" : "s", format_bytes(needed), memory.batches, format_bytes(memory.batch),
+      limit.of, format_bytes(limit.available));
+}
 
 void LoaderMeter::add_build(std::uint64_t nanoseconds) {
   const std::lock_guard lock(mutex_);

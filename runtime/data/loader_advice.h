@@ -6,10 +6,21 @@
 
 #include <cstdint>
 #include <mutex>
+#include <optional>
+#include <string>
 
+#include "common/job_limits.h"
 #include "runtime/data/loader_options.h"
+#include "runtime/profile/step_timer.h"
 
 namespace lockstep::data {
+
+/// The totals of the calling thread; `build_ns` stays 0.
+profile::LoaderWork work_of_thread();
+
+/// A line if the batches of this many equal loaders on a node may need more memory than there is.
+std::optional<std::string> advice_on_memory(const LoaderMemory& memory, int loaders,
+                                            const MemoryLimit& limit);
 
 class LoaderMeter {
  public:

@@ -69,8 +69,7 @@ void check_writable(const torch::Tensor& tensor, const char* call, std::string_v
   for (std::int64_t i = 0; i < tensor.dim(); ++i) {
     if (tensor.size(i) < 2 || tensor.stride(i) != 0) continue;
     fail_usage(
-        "{} of {}: the tensor was expanded, so several of its elements share memory; call clone() on it "
-        "first",
+        "{} of {}: the tensor was expanded, so several of its elements share memory; call clone() on it first",
         call, describe(label, tensor));
   }
 }

@@ -9,7 +9,7 @@
 //   };
 //   ddp.register_comm_hook(std::make_shared<Mean>());
 //
-// A hook also divides: it must leave the mean over the ranks in the bucket. (Averaging by tokens corrects
+// A hook also divides: it must leave the mean over the ranks in the bucket. (Averaging by count corrects
 // that mean afterwards.)
 //
 // Threads: called from the thread that runs backward, and from the training thread after it.
@@ -93,11 +93,14 @@ class CommHook {
   virtual void save(torch::serialize::OutputArchive& /*archive*/) const {}
   virtual void load(torch::serialize::InputArchive& /*archive*/) {}
 
-  /// Gradients are larger by this factor from now on, because the number of tokens per step changed
-  /// (averaging by tokens): multiply gradients kept from earlier steps by it.
+  /// Called in the first step, before start(), if the model's gradients are averaged by count.
+  virtual void averages_by_count() {}
+
+  /// Gradients are larger by this factor from now on, because the count per step changed (averaging by count):
+  /// multiply gradients kept from earlier steps by it.
   virtual void gradients_scaled(double /*factor*/) {}
 
-  /// Called if the step had no tokens on any rank (averaging by tokens). The result in the bucket then comes
+  /// Called if the step had no samples on any rank (averaging by count). The result in the bucket then comes
   /// from earlier steps only and is not used: a hook that keeps gradients for later must keep it.
   virtual void result_dropped(GradBucket& /*bucket*/) {}
 

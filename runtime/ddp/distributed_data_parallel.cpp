@@ -11,11 +11,12 @@ namespace lockstep {
 namespace {
 
 constexpr const char* kBuildAlike = "build the same model with the same options on every rank";
+constexpr const char* kJoinWithCount =
+    "join divides gradients by a number of ranks, but ddp.backward(loss_sum, count) averages by count; call loss.backward() inside join, or call skip() on a rank without data instead of join";
 
 // The options that must be the same on all ranks.
-std::vector<ddp::Trait> traits_of(const DistributedDataParallelOptions& options) {
-  return {{"option average", options.average == Average::tokens ? "tokens" : "ranks"},
-          {"option bucket_cap_mb", fmt::to_string(options.bucket_cap_mb)},
+std::vector<ddp::Property> properties_of(const DistributedDataParallelOptions& options) {
+  return {{"option bucket_cap_mb", fmt::to_string(options.bucket_cap_mb)},
           {"option first_bucket_bytes", fmt::to_string(options.first_bucket_bytes)},
           {"option broadcast_buffers", fmt::to_string(options.broadcast_buffers)},
           {"option find_unused_parameters", fmt::to_string(options.find_unused_parameters)},
@@ -36,9 +37,9 @@ DistributedDataParallelBase::DistributedDataParallelBase(torch::nn::Module& modu
   auto options = requested;
   if (at::globalContext().deterministicAlgorithms()) options.autotune_buckets = false;
   const torch::Device device = ddp::device_of(module);
-  ddp::check_alike(communicator, traits_of(options), "options", kBuildAlike);
+  ddp::check_alike(communicator, properties_of(options), "options", kBuildAlike);
   device_communicator_ = &ddp::communicator_for(world, device);
-  const auto parameters = make_alike("the model's description");
+  const auto parameters = synchronise_replicas("the model's description");
   reducer_ = std::make_unique<ddp::Reducer>(communicator, *device_communicator_, world.timer(), parameters,
                                             options, sync_);
   known_ = std::make_unique<ddp::KnownParameters>(module);
@@ -61,7 +62,7 @@ const DistributedDataParallelOptions& DistributedDataParallelBase::options() con
 }
 
 const SyncTrace& DistributedDataParallelBase::trace() const {
-  return reducer_->trace();
+  return reducer_->observer().trace();
 }
 
 void DistributedDataParallelBase::register_comm_hook(std::shared_ptr<CommHook> hook) {
@@ -69,20 +70,20 @@ void DistributedDataParallelBase::register_comm_hook(std::shared_ptr<CommHook> h
 }
 
 // Compares parameters and buffers between ranks, and gives all ranks rank 0's.
-std::vector<ddp::NamedTensor> DistributedDataParallelBase::make_alike(std::string_view why) {
+std::vector<ddp::NamedTensor> DistributedDataParallelBase::synchronise_replicas(std::string_view why) {
   auto& communicator = world_.communicator();
   auto parameters = ddp::named_parameters_of(module_);
   const auto buffers = ddp::named_buffers_of(module_);
-  auto traits = ddp::traits_of("parameter", parameters);
+  auto properties = ddp::properties_of("parameter", parameters);
   // If one rank must refuse a parameter, all must, so the reason is part of the comparison.
-  for (std::size_t i = 0; reducer_ && i < traits.size(); ++i) {
+  for (std::size_t i = 0; reducer_ && i < properties.size(); ++i) {
     if (reducer_->accumulated_in_another_shape(parameters[i].tensor))
-      traits[i].value += " (with a gradient accumulated in another shape)";
+      properties[i].value += " (with a gradient accumulated in another shape)";
   }
   const char* const remedy =
       reducer_ ? "change the model in the same way, between the same steps, on all ranks" : kBuildAlike;
-  ddp::check_alike(communicator, traits, why, remedy);
-  ddp::check_alike(communicator, ddp::traits_of("buffer", buffers), why, remedy);
+  ddp::check_alike(communicator, properties, why, remedy);
+  ddp::check_alike(communicator, ddp::properties_of("buffer", buffers), why, remedy);
   ddp::refuse_unwritable("parameter", parameters);
   ddp::refuse_unwritable("buffer", buffers);
   ddp::broadcast_from(*device_communicator_, 0, parameters, "parameter");
@@ -97,20 +98,16 @@ void DistributedDataParallelBase::adopt_changes() {
   if (change.empty()) return;
   if (join_) {
     fail_usage(
-        "the model was changed inside join (parameter {}), where other ranks may have ended already; change "
-        "it "
-        "before join",
+        "the model was changed inside join (parameter {}), where other ranks may have ended already; change it before join",
         change);
   }
   const torch::Device device = ddp::device_of(module_);
   if ((device.is_cuda() ? device.index() : -1) != device_communicator_->device()) {
     fail_usage(
-        "the model was moved to {} after DistributedDataParallel was constructed (parameter {}); construct a "
-        "new "
-        "DistributedDataParallel on all ranks",
+        "the model was moved to {} after DistributedDataParallel was constructed (parameter {}); construct a new DistributedDataParallel on all ranks",
         device.str(), change);
   }
-  reducer_->attach(make_alike(fmt::format("a changed model ({})", change)));
+  reducer_->attach(synchronise_replicas(fmt::format("a changed model ({})", change)));
   known_ = std::make_unique<ddp::KnownParameters>(module_);
 }
 
@@ -129,15 +126,14 @@ void DistributedDataParallelBase::broadcast_buffers_of(int root, const std::vect
 void DistributedDataParallelBase::broadcast_buffers() {
   if (join_)
     fail_usage(
-        "broadcast_buffers was called inside join, where other ranks may have ended already; call it after "
-        "join");
+        "broadcast_buffers was called inside join, where other ranks may have ended already; call it after join");
   broadcast_buffers_of(0, ddp::buffers_of(module_));
 }
 
 void DistributedDataParallelBase::before_forward() {
   if (torch::GradMode::is_enabled()) {
     world_.timer().begin_training_forward(reducer_.get());
-    reducer_->before_forward();
+    reducer_->leave_backward();
     adopt_changes();
     known_->note_versions();
   }
@@ -159,35 +155,26 @@ void DistributedDataParallelBase::after_forward(const std::vector<torch::Tensor>
   }
   if (!known && options().find_unused_parameters && !options().static_graph) {
     fail_usage(
-        "find_unused_parameters cannot find the tensors in forward's return type; specialise "
-        "lockstep::OutputTensors for that type (runtime/ddp/outputs.h)");
+        "find_unused_parameters cannot find the tensors in forward's return type; specialise lockstep::OutputTensors for that type (runtime/ddp/outputs.h)");
   }
   const std::string change = known_->change_in(module_, !reducer_->hook_moves_parameters());
   if (!change.empty()) {
     fail_usage(
-        "forward itself changed the model (parameter {}), so this backward would not sum all gradients; call "
-        "forward once before constructing DistributedDataParallel",
+        "forward itself changed the model (parameter {}), so this backward would not sum all gradients; call forward once before constructing DistributedDataParallel",
         change);
   }
   // Ranks have different data, so their parameters would differ from now on.
   if (const std::string changed = known_->changed_values(); !changed.empty()) {
     fail_usage(
-        "forward changed the values of parameter '{}', as torch::nn::Embedding with max_norm does; ranks see "
-        "different data, so their models would differ: change parameters after the optimizer's step instead, "
-        "in the same way on all ranks",
+        "forward changed the values of parameter '{}', as torch::nn::Embedding with max_norm does; ranks see different data, so their models would differ: change parameters after the optimizer's step instead, in the same way on all ranks",
         changed);
   }
-  reducer_->watch(outputs);
+  reducer_->arm_from(outputs);
 }
 
 void DistributedDataParallelBase::join(const std::function<void()>& loop, const JoinOptions& options) {
   if (!options.enable) return loop();
-  if (reducer_->options().average != Average::ranks) {
-    fail_usage(
-        "join divides gradients by a number of ranks, but this model averages them by tokens; call skip() on "
-        "a "
-        "rank without data, or choose Average::ranks");
-  }
+  if (reducer_->average().mode() == ddp::Averaging::by_count) fail_usage("{}", kJoinWithCount);
   if (join_) fail_usage("join was called inside join");
   if (const auto why = reducer_->refuses_join(); !why.empty()) fail_usage("join: {}", why);
   struct End {
@@ -200,47 +187,39 @@ void DistributedDataParallelBase::join(const std::function<void()>& loop, const 
   } const end{join_, *reducer_};
   reducer_->count_steps(false);
   auto& communicator = world_.communicator();
-  join_ = std::make_unique<ddp::Join>(communicator, reducer_->rank_factor(), options);
+  join_ = std::make_unique<ddp::Join>(communicator, reducer_->average().rank_factor(), options);
   loop();
-  for (ddp::Join::Operations others; join_->shadow(others);) {
-    if (others.broadcasts_buffers) broadcast_buffers_of(join_->authority(), ddp::buffers_of(module_));
-    if (others.synchronises) reducer_->shadow();
+  for (ddp::Join::Operations others; join_->take_part_without_data(others);) {
+    if (others.broadcasts_buffers) broadcast_buffers_of(join_->newest_rank(), ddp::buffers_of(module_));
+    if (others.synchronises) reducer_->contribute_zeros();
   }
   broadcast_due_ = true;  // ranks ended after different numbers of steps, so their buffers may differ
-  const int root = join_->authority();
+  const int root = join_->newest_rank();
   ddp::broadcast_from(*device_communicator_, root, ddp::named_parameters_of(module_), "final parameter");
   ddp::broadcast_from(*device_communicator_, root, ddp::named_buffers_of(module_), "final buffer");
 }
 
-void DistributedDataParallelBase::backward(const torch::Tensor& loss_sum, std::int64_t loss_tokens) {
-  if (options().average != Average::tokens) {
-    fail_usage(
-        "backward was called with a number of tokens, but gradients are averaged by ranks; choose "
-        "Average::tokens, or call backward(loss)");
-  }
-  run_backward(loss_sum, loss_tokens);
+void DistributedDataParallelBase::backward(const torch::Tensor& loss_sum, std::int64_t count) {
+  if (join_) fail_usage("{}", kJoinWithCount);
+  const ddp::CountedBackward call;
+  run_backward(loss_sum, ddp::Averaging::by_count, count);
 }
 
 void DistributedDataParallelBase::backward(const torch::Tensor& loss) {
-  if (options().average != Average::ranks) {
-    fail_usage(
-        "backward was called without a number of tokens, but gradients are averaged by tokens; call "
-        "backward(loss_sum, loss_tokens), or choose Average::ranks");
-  }
-  run_backward(loss, 0);
+  run_backward(loss, ddp::Averaging::over_ranks, 0);
 }
 
-void DistributedDataParallelBase::run_backward(const torch::Tensor& loss, std::int64_t tokens) {
+void DistributedDataParallelBase::run_backward(const torch::Tensor& loss, ddp::Averaging mode,
+                                               std::int64_t count) {
   if (!loss.defined() || loss.numel() != 1) fail_usage("backward needs a loss with exactly one element");
   if (!loss.requires_grad()) {
     fail_usage(
         "the loss does not depend on any trained parameter; for a micro-batch without data call skip()");
   }
   const auto scope = world_.timer().phase(profile::Phase::backward);
-  const ddp::BackwardCall call;
-  world_.timer().add_backward_tokens(tokens);
-  reducer_->begin(tokens);
-  loss.backward(torch::full_like(loss, reducer_->loss_factor()));
+  reducer_->begin(mode, count);
+  world_.timer().add_backward_tokens(count);
+  loss.backward(torch::full_like(loss, reducer_->average().loss_factor()));
   reducer_->finish();
 }
 
@@ -256,7 +235,7 @@ void DistributedDataParallelBase::discard() {
 }
 
 std::int64_t DistributedDataParallelBase::tokens_of_last_step() const {
-  return reducer_->tokens().tokens_of_last_step();
+  return reducer_->average().count_of_last_step();
 }
 
 }  // namespace lockstep

@@ -4,19 +4,22 @@
 //   lockstep::World world(argc, argv);
 //   lockstep::DistributedDataParallel ddp(model, world);
 //   for (const auto& batch : loader) {
-//     auto hold = ddp.no_sync_unless(batch.last_of_step);   // covers forward and backward
-//     ddp.backward(loss_sum(ddp(batch.inputs), batch.targets), batch.loss_tokens);
+//     auto hold = ddp.no_sync_unless(batch.last_of_step);   // exchange gradients once per optimizer step
+//     if (batch.empty) ddp.skip();                          // this rank has no samples in this step
+//     else ddp.backward(loss_sum(ddp(batch.tokens), batch), batch.loss_tokens);
 //     if (batch.last_of_step) { optimizer.step(); optimizer.zero_grad(); }
 //   }
 //
-// The loss is the SUM over the tokens that count; `loss_tokens` is their number. After the synchronised
-// backward, .grad on every rank is the gradient of the mean over all tokens of the optimizer step, however
-// many tokens each rank and micro-batch contributed. One process would get the same gradient for the whole
-// batch. The total number of tokens is known only at the end of the step. Until then a power of two keeps
-// gradients in the right order of magnitude; it costs no precision.
+// How you call decides how gradients are averaged. The first backward settles it.
+// - loss.backward(), or ddp.backward(loss): over ranks, as PyTorch does. The loss is a mean over this rank's batch.
+// - ddp.backward(loss_sum, count): by count. The loss is the SUM over the tokens (or samples) that count, and `count` is
+//   their number. After the synchronised backward, .grad on every rank is the gradient of the mean over all tokens of
+//   the optimizer step, however many tokens each rank and micro-batch contributed. One process would get the same
+//   gradient for the whole batch.
 //
 // Rules:
 // - Every rank does the same optimizer steps, each with exactly one synchronised backward (or skip).
+// - All ranks and steps average in the same way.
 // - The number of micro-batches under no_sync before it may differ between ranks.
 // - Gradients are zeroed or set to none between optimizer steps.
 // - Parameters are not frozen after construction.
@@ -54,6 +57,7 @@ namespace ddp {
 class BufferBroadcast;
 class KnownParameters;
 class Reducer;
+enum class Averaging : std::uint8_t;
 struct NamedTensor;
 }  // namespace ddp
 
@@ -84,13 +88,13 @@ class DistributedDataParallelBase {
   /// no_sync() unless `last`: for loops over micro-batches.
   SyncGuard no_sync_unless(bool last) { return {&sync_, last}; }
 
-  /// Runs backward of a loss that is a sum over `loss_tokens` tokens (0 or more). After a synchronised
+  /// Runs backward of a loss that is a sum over `count` tokens or samples (0 or more). After a synchronised
   /// backward, gradients are final on all ranks. Throws Error naming a parameter that got no gradient, and
-  /// UsageError if the loss is not a scalar or depends on no parameter.
-  void backward(const torch::Tensor& loss_sum, std::int64_t loss_tokens);
+  /// UsageError if the loss is not a scalar or depends on no parameter, inside join(), and if the model was averaged
+  /// over ranks before.
+  void backward(const torch::Tensor& loss_sum, std::int64_t count);
 
-  /// Runs backward of a loss that is a mean over this rank's batch, for Average::ranks. There loss.backward()
-  /// works as well.
+  /// The same as loss.backward().
   void backward(const torch::Tensor& loss);
 
   /// Stands for a micro-batch without data on this rank: takes part in all operations of the other ranks'
@@ -112,14 +116,14 @@ class DistributedDataParallelBase {
   /// in the same way on all ranks.
   void register_comm_hook(std::shared_ptr<CommHook> hook);
 
-  /// Runs a training loop whose number of steps differs between ranks (Average::ranks). A rank whose loop has
+  /// Runs a training loop whose number of steps differs between ranks, and that averages over them. A rank whose loop has
   /// ended takes part with zeros in the other ranks' operations until all loops have ended. Then all ranks
   /// get the model of the rank that ended last. In the loop, each forward must be followed by its backward,
   /// and there must be no other operation that all ranks do together. On a rank whose loop has ended, .grad
   /// holds the gradients of the other ranks. Throws any exception that `loop` throws.
   void join(const std::function<void()>& loop, const JoinOptions& options = {});
 
-  /// Tokens of all ranks in the last optimizer step (Average::tokens).
+  /// The sum of the counts of all ranks in the last optimizer step; 0 if gradients are averaged over ranks.
   std::int64_t tokens_of_last_step() const;
 
   /// The options of the constructor, with the current sizes of buckets (autotune_buckets changes them once).
@@ -152,10 +156,10 @@ class DistributedDataParallelBase {
   World& world_;
 
  private:
-  void run_backward(const torch::Tensor& loss, std::int64_t tokens);
+  void run_backward(const torch::Tensor& loss, ddp::Averaging mode, std::int64_t count);
   std::vector<torch::Tensor> buffers_to_broadcast() const;
   void broadcast_buffers_of(int root, const std::vector<torch::Tensor>& buffers);
-  std::vector<ddp::NamedTensor> make_alike(std::string_view why);
+  std::vector<ddp::NamedTensor> synchronise_replicas(std::string_view why);
   void adopt_changes();
 
   torch::nn::Module& module_;

@@ -45,8 +45,7 @@ comm::DataType data_type_of(torch::ScalarType type, const std::string& what) {
   const auto exchanged = exchanged_as(real_type_of(type));
   if (!exchanged || !c10::isFloatingType(real_type_of(type))) {
     fail_usage(
-        "{} has element type {}, whose gradients cannot be reduced; use float, double, bfloat16, half, or a "
-        "complex type of float or double, or freeze it",
+        "{} has element type {}, whose gradients cannot be reduced; use float, double, bfloat16, half, or a complex type of float or double, or freeze it",
         what, c10::toString(type));
   }
   return *exchanged;

@@ -52,7 +52,7 @@ bool Join::wait() {
   exchange_.reset();
   if (ranks_->with_data() == 0) return false;
   for (std::size_t rank = 0; rank < ranks_->flags.size(); ++rank) {
-    if ((ranks_->flags[rank] & kHasData) != 0) authority_ = static_cast<int>(rank);
+    if ((ranks_->flags[rank] & kHasData) != 0) newest_rank_ = static_cast<int>(rank);
   }
   return true;
 }
@@ -65,7 +65,7 @@ int Join::announce(Operations operations) {
   // NCCL reads the factor when a reduction is called, not when it runs.
   const bool needs_factor = operations.synchronises && !options_.divide_by_initial_world_size;
   if (!options_.throw_on_early_termination && !operations.broadcasts_buffers && !needs_factor)
-    return authority_;
+    return newest_rank_;
   wait();
   if (options_.throw_on_early_termination && ranks_->with_data() < communicator_.size()) {
     const auto ended = std::find_if(ranks_->flags.begin(), ranks_->flags.end(),
@@ -73,10 +73,10 @@ int Join::announce(Operations operations) {
     fail("rank {} has no more data, but other ranks do (throw_on_early_termination is set)",
          ended - ranks_->flags.begin());
   }
-  return authority_;
+  return newest_rank_;
 }
 
-bool Join::shadow(Operations& operations) {
+bool Join::take_part_without_data(Operations& operations) {
   exchange(0);
   if (!wait()) return false;
   if (options_.throw_on_early_termination) {

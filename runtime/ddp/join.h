@@ -47,11 +47,11 @@ class Join {
 
   /// Called instead of a forward, on a rank without data: gets the operations of the others. Returns false if
   /// no rank has data left.
-  bool shadow(Operations& operations);
+  bool take_part_without_data(Operations& operations);
 
   /// The rank that gives its buffers in this forward, and its model at the end: the highest of the ranks that
   /// had data last.
-  int authority() const { return authority_; }
+  int newest_rank() const { return newest_rank_; }
 
  private:
   struct RankFlags;
@@ -64,7 +64,7 @@ class Join {
   std::string label_ = "the ranks with data";  // and the options, which must be the same on all ranks
   std::shared_ptr<RankFlags> ranks_;           // kept by the operation
   comm::WorkHandle exchange_;
-  int authority_ = 0;
+  int newest_rank_ = 0;
 };
 
 }  // namespace ddp

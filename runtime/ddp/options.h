@@ -9,13 +9,6 @@
 
 namespace lockstep {
 
-/// The divisor of the sum of all ranks' gradients.
-enum class Average : std::uint8_t {
-  tokens,  ///< the number of tokens in the loss, over all ranks and micro-batches: the exact gradient of the
-           ///< whole batch
-  ranks,   ///< the number of ranks, as PyTorch does
-};
-
 /// The reaction to parameters that are no longer the same on all ranks.
 enum class ReplicaDrift : std::uint8_t {
   end,  ///< backward throws Error on all ranks
@@ -24,8 +17,6 @@ enum class ReplicaDrift : std::uint8_t {
 };
 
 struct DistributedDataParallelOptions {
-  Average average = Average::tokens;
-
   /// The size of a bucket of gradients in MiB. Larger buckets are reduced faster, smaller ones start earlier.
   double bucket_cap_mb = 25;
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "common/clock.h"
 #include "common/error.h"
 #include "runtime/ddp/sparse_gradient.h"
 
@@ -67,12 +66,10 @@ Reducer::Reducer(comm::Communicator& communicator, comm::Communicator& gradients
       timer_(timer),
       options_(options),
       sync_(sync),
-      tokens_(communicator),
-      rank_factor_(std::make_shared<double>(1.0 / communicator.size())),
-      factor_(options.average == Average::tokens ? tokens_.gradient_factor() : rank_factor_),
+      average_(communicator.size()),
       message_(communicator),
       replica_check_(communicator, gradients, options),
-      lateness_(communicator),
+      observer_(communicator, timer),
       self_(this, [](Reducer* /*not owned*/) {}) {
   if (!(options.bucket_cap_mb > 0)) {
     fail_usage("bucket_cap_mb is {}; it must be more than 0", options.bucket_cap_mb);
@@ -81,9 +78,7 @@ Reducer::Reducer(comm::Communicator& communicator, comm::Communicator& gradients
   if (on_device()) options_.autotune_buckets = false;
   if (options_.autotune_buckets && options.find_unused_parameters && !options.static_graph) {
     fail_usage(
-        "autotune_buckets needs the time at which every gradient is ready, but with find_unused_parameters "
-        "some "
-        "may be missing; set static_graph as well, or unset one of the two");
+        "autotune_buckets needs the time at which every gradient is ready, but with find_unused_parameters some may be missing; set static_graph as well, or unset one of the two");
   }
   attach(parameters);
 }
@@ -102,28 +97,15 @@ void Reducer::register_comm_hook(std::shared_ptr<CommHook> hook) {
   comm_hook_ = std::move(hook);
 }
 
-double Reducer::loss_factor() const {
-  return options_.average == Average::tokens ? tokens_.loss_factor() : 1.0;
-}
-
-// Clears the state after a backward that threw. Gradients accumulated on this rank alone can be dropped, but
-// reductions that other ranks take part in cannot be cancelled.
 void Reducer::leave_backward() {
-  if (state_ == State::syncing) {
+  if (syncing()) {
     fail(
-        "the previous synchronised backward threw, so this rank's gradients are lost and other ranks may "
-        "wait "
-        "for it; end the job, or construct a new DistributedDataParallel on all ranks");
+        "the previous synchronised backward threw, so this rank's gradients are lost and other ranks may wait for it; end the job, or construct a new DistributedDataParallel on all ranks");
   }
   state_ = State::idle;
 }
 
-void Reducer::before_forward() {
-  leave_backward();
-  armed_ = false;  // if a backward threw
-}
-
-void Reducer::watch(const std::vector<torch::Tensor>& outputs) {
+void Reducer::arm_from(const std::vector<torch::Tensor>& outputs) {
   // Without synchronisation the graph of this forward is not walked. Until its own backward has run, the
   // graph may be part of the next synchronised backward, which then must not assume that any parameter is
   // unused.
@@ -149,47 +131,40 @@ void Reducer::watch(const std::vector<torch::Tensor>& outputs) {
   graph_walked_ = true;
 }
 
-void Reducer::begin(std::int64_t tokens) {
+void Reducer::begin(Averaging mode, std::int64_t count) {
   leave_backward();
-  if (options_.average == Average::tokens) tokens_.add(tokens);
+  average_.begin(mode, count);
+  begin_backward();
+}
+
+// Queues finish() at the end of the current graph task. Under torch::autograd::grad no gradient is
+// accumulated, so finish() has nothing to do.
+void Reducer::arm() {
+  if (state_ != State::idle) return;
+  state_ = State::armed;
+  call_at_end_of_backward([weak = std::weak_ptr<Reducer>(self_)] {
+    if (const auto reducer = weak.lock()) reducer->finish();
+  });
+}
+
+void Reducer::begin_outside(const std::string& parameter) {
+  if (CountedBackward::is_running()) {
+    fail_usage(
+        "ddp.backward(loss_sum, count) of one DistributedDataParallel reached parameter '{}' of another one, whose count is not known; wrap one module that contains both, or call loss.backward()",
+        parameter);
+  }
+  average_.begin(Averaging::over_ranks, 0);
+  arm();
+  begin_backward();
+}
+
+void Reducer::begin_backward() {
   count_step();
   if (sync_) {
     begin_sync();
   } else {
     state_ = State::accumulating;
   }
-}
-
-// Queues finish() at the end of the current graph task. Under torch::autograd::grad no gradient is
-// accumulated, so finish() has nothing to do.
-void Reducer::arm() {
-  if (armed_ || state_ != State::idle) return;
-  armed_ = true;
-  call_at_end_of_backward([weak = std::weak_ptr<Reducer>(self_)] {
-    const auto reducer = weak.lock();
-    if (!reducer) return;
-    reducer->armed_ = false;
-    reducer->finish();
-  });
-}
-
-void Reducer::begin_outside(const std::string& parameter) {
-  if (options_.average == Average::tokens) {
-    if (BackwardCall::is_running()) {
-      fail_usage(
-          "backward of one DistributedDataParallel reached parameter '{}' of another one, whose number of "
-          "tokens "
-          "is not known; wrap one module that contains both, or choose Average::ranks",
-          parameter);
-    }
-    fail_usage(
-        "loss.backward() was called directly, but averaging by tokens needs the number of tokens; call "
-        "ddp.backward(loss_sum, loss_tokens), or choose Average::ranks");
-  }
-  if (!sync_ && armed_) return;  // not the first gradient
-  arm();
-  count_step();
-  if (sync_) begin_sync();
 }
 
 void Reducer::count_steps(bool on) {
@@ -216,16 +191,27 @@ void Reducer::count_step() {
 }
 
 void Reducer::send_message() {
-  StepReport report{.tokens = 0, .fingerprint = 0, .durations = lateness_.to_compare()};
-  std::function<void(std::int64_t)> with_tokens = [](std::int64_t /*none*/) {};
-  if (options_.average == Average::tokens) {
-    auto count = tokens_.close_step();
-    report.tokens = count.mine;
-    with_tokens = std::move(count.set_sum);
-  }
+  auto step = average_.close_step();
+  StepReport report{.average = step.mine, .fingerprint = 0, .durations = observer_.to_compare()};
   // Inside join, ranks that have ended keep their old parameters.
   if (counts_steps_) report.fingerprint = replica_check_.begin();
-  message_.send(report, std::move(with_tokens));
+  message_.send(report, std::move(step.decide));
+}
+
+void Reducer::receive_message() {
+  if (!message_.sent()) return;
+  summary_ = message_.receive();
+  const bool decided = average_.agreed();
+  own_factor_ = average_.agree(summary_.average);
+  if (decided || !comm_hook_) return;
+  if (average_.mode() == Averaging::by_count) comm_hook_->averages_by_count();
+  scale_hook();
+}
+
+void Reducer::scale_hook() {
+  const double scale = average_.loss_factor();
+  if (comm_hook_ && scale != hooks_scale_) comm_hook_->gradients_scaled(scale / hooks_scale_);
+  hooks_scale_ = scale;
 }
 
 void Reducer::begin_sync() {
@@ -233,24 +219,18 @@ void Reducer::begin_sync() {
     if (on_device()) ++step_;
     communicator_.set_step(static_cast<std::uint64_t>(step_));
   }
-  state_ = State::syncing;
-  launching_ = !learning_;
+  state_ = learning_ || !average_.agreed() ? State::collecting : State::launching;
   next_bucket_ = 0;
+  own_factor_ = 1;
   arrivals_.clear();
-  trace_ = {};
-  trace_.launches.reserve(buckets_.size());
-  trace_.backward_began_ns = monotonic_ns();
-  first_stage_.assign(buckets_.size(), {});
+  observer_.begin(parameters_.size());
   for (auto& parameter : parameters_) {
     parameter.ready = parameter.assumed_unused = parameter.had_none = false;
     parameter.arrived = 0;
   }
   for (auto& bucket : buckets_) bucket.pending = bucket.parameters.size();
   send_message();
-  if (comm_hook_ && loss_factor() != hooks_scale_) {
-    comm_hook_->gradients_scaled(loss_factor() / hooks_scale_);
-    hooks_scale_ = loss_factor();
-  }
+  if (average_.agreed()) scale_hook();
   assume_unused();
 }
 
@@ -262,7 +242,6 @@ void Reducer::assume_unused() {
     Parameter& parameter = parameters_[i];
     if (options_.static_graph ? parameter.expected > 0 : parameter.reached) continue;
     parameter.assumed_unused = true;
-    parameter.ready_ns = trace_.backward_began_ns;
     mark_ready(i);
   }
   launch_ready_buckets();
@@ -271,15 +250,14 @@ void Reducer::assume_unused() {
 void Reducer::on_gradient(std::size_t index) {
   if (torch::GradMode::is_enabled()) {
     fail_usage(
-        "backward was called with create_graph, which would replace the gradients in the buckets; compute "
-        "gradients of gradients with torch::autograd::grad");
+        "backward was called with create_graph, which would replace the gradients in the buckets; compute gradients of gradients with torch::autograd::grad");
   }
   Parameter& parameter = parameters_[index];
-  if (state_ == State::idle) begin_outside(parameter.name);
+  if (state_ == State::idle || state_ == State::armed) begin_outside(parameter.name);
   parameter.used = true;
-  if (state_ == State::syncing) {
+  if (syncing()) {
     ++parameter.arrived;
-    parameter.ready_ns = monotonic_ns();
+    observer_.gradient_ready(index);
     if (learning_) {
       arrivals_.push_back(index);
     } else if (parameter.ready) {
@@ -298,21 +276,17 @@ void Reducer::arrived_again(std::size_t index) {
   const Parameter& parameter = parameters_[index];
   if (options_.static_graph) {
     fail(
-        "parameter '{}' got {} gradients in this backward and {} in the first one; with static_graph every "
-        "step must use the same parameters equally often",
+        "parameter '{}' got {} gradients in this backward and {} in the first one; with static_graph every step must use the same parameters equally often",
         parameter.name, parameter.arrived, parameter.expected);
   }
   if (parameter.bucket >= next_bucket_) return take_gradient(index);
   if (parameter.assumed_unused) {
     fail(
-        "parameter '{}' got a gradient, but find_unused_parameters did not find it in the graph of forward's "
-        "outputs; reentrant checkpointing hides the parameters that it uses: set static_graph instead",
+        "parameter '{}' got a gradient, but find_unused_parameters did not find it in the graph of forward's outputs; reentrant checkpointing hides the parameters that it uses: set static_graph instead",
         parameter.name);
   }
   fail(
-      "parameter '{}' got another gradient after the reduction of its bucket had begun; it got {} in the "
-      "first "
-      "step, and must get as many in every synchronised backward",
+      "parameter '{}' got another gradient after the reduction of its bucket had begun; it got {} in the first step, and must get as many in every synchronised backward",
       parameter.name, parameter.expected);
 }
 
@@ -330,15 +304,11 @@ void Reducer::take_gradient(std::size_t index) {
   if (gradient.defined() && gradient.is_sparse() != parameter.sparse) {
     if (parameter.sparse) {
       fail_usage(
-          "parameter '{}' of an embedding with sparse(true) has a dense gradient, because another layer uses "
-          "the "
-          "parameter too; set sparse(false)",
+          "parameter '{}' of an embedding with sparse(true) has a dense gradient, because another layer uses the parameter too; set sparse(false)",
           parameter.name);
     }
     fail_usage(
-        "parameter '{}' has a sparse gradient, but only parameters of torch::nn::Embedding and EmbeddingBag "
-        "may "
-        "have one; make its layer dense",
+        "parameter '{}' has a sparse gradient, but only parameters of torch::nn::Embedding and EmbeddingBag may have one; make its layer dense",
         parameter.name);
   }
   parameter.had_none = parameter.had_none || !gradient.defined();
@@ -355,61 +325,61 @@ void Reducer::take_gradient(std::size_t index) {
 }
 
 void Reducer::launch_ready_buckets() {
-  if (!launching_) return;
+  if (state_ != State::launching) return;
   for (; next_bucket_ < buckets_.size() && buckets_[next_bucket_].pending == 0; ++next_bucket_)
     launch(next_bucket_);
 }
 
 void Reducer::launch(std::size_t index) {
   Bucket& bucket = buckets_[index];
-  SyncTrace::Launch launch{.bucket = index};
-  for (const std::size_t i : bucket.parameters)
-    launch.ready_ns = std::max(launch.ready_ns, parameters_[i].ready_ns);
-  launch.asked_ns = monotonic_ns();
-  const double* scale = factor_.get();
+  observer_.launching(index, bucket.parameters, bucket.flat ? bucket.flat->buffer().bytes() : 0);
+  std::shared_ptr<const double> factor = average_.factor();
+  const double* scale = factor.get();
+  const Parameter& first = parameters_[bucket.parameters.front()];
+  const torch::Tensor mine = first.sparse ? first.tensor.grad() : bucket.flat->tensor();
+  if (own_factor_ != 1 && mine.defined()) mine.mul_(own_factor_);
   if (on_device()) {
-    // On a GPU the factor is read now. It may not fit into 16 bits.
-    if (options_.average == Average::tokens) message_.wait();
+    // On a GPU the factor is read now, over ranks without waiting for the message. It may not fit into 16 bits.
+    if (average_.mode() == Averaging::over_ranks) {
+      scale = average_.rank_factor().get();
+    } else if (message_.sent()) {
+      message_.wait();
+    }
     if (bucket.flat && !comm_hook_ && comm::size_of(bucket.flat->buffer().type) == 2) {
-      bucket.flat->tensor().mul_(*factor_);
+      bucket.flat->tensor().mul_(*scale);
       scale = nullptr;
     }
   }
-  if (parameters_[bucket.parameters.front()].sparse) {
-    const Parameter& parameter = parameters_[bucket.parameters.front()];
-    bucket.future = sum_sparse(communicator_, parameter.tensor, parameter.tensor.grad(),
-                               fmt::format("the sparse gradient of '{}'", parameter.name), factor_,
-                               [&bucket](torch::Tensor sum) { bucket.sparse_sum = std::move(sum); });
+  if (first.sparse) {
+    bucket.future =
+        sum_sparse(communicator_, first.tensor, mine, fmt::format("the sparse gradient of '{}'", first.name),
+                   std::move(factor), [&bucket](torch::Tensor sum) { bucket.sparse_sum = std::move(sum); });
+  } else if (comm_hook_) {
+    bucket.future = comm_hook_->start(*bucket.view, gradients_);
   } else {
-    launch.bytes = bucket.flat->buffer().bytes();
-    if (comm_hook_) {
-      bucket.future = comm_hook_->start(*bucket.view, gradients_);
-    } else {
-      // If backward throws, this object may be destroyed before the operation, which waits for other ranks,
-      // ends.
-      bucket.work = gradients_.all_reduce(
-          bucket.flat->buffer(), bucket.flat->label(),
-          {.scale = scale,
-           .keep = std::make_shared<std::pair<std::shared_ptr<const double>, std::shared_ptr<void>>>(
-               factor_, bucket.flat->memory())});
-    }
+    // If backward throws, this object may be destroyed before the operation, which waits for other ranks,
+    // ends.
+    bucket.work = gradients_.all_reduce(
+        bucket.flat->buffer(), bucket.flat->label(),
+        {.scale = scale,
+         .keep = std::make_shared<std::pair<std::shared_ptr<const double>, std::shared_ptr<void>>>(
+             std::move(factor), bucket.flat->memory())});
   }
-  trace_.launches.push_back(launch);
 }
 
 void Reducer::finish() {
-  if (state_ == State::syncing) finish_sync(false);
+  if (syncing()) finish_sync(false);
   state_ = State::idle;
 }
 
-void Reducer::shadow() {
+void Reducer::contribute_zeros() {
   for (auto& parameter : parameters_) parameter.tensor.mutable_grad() = torch::Tensor();
   skip();
 }
 
 void Reducer::discard() {
   leave_backward();
-  tokens_.discard();
+  average_.discard();
   const torch::NoGradGuard no_grad;
   for (auto& parameter : parameters_) {
     parameter.used = parameter.reached = false;
@@ -426,8 +396,8 @@ void Reducer::discard() {
 }
 
 void Reducer::skip() {
-  begin(0);
-  if (state_ == State::syncing) finish_sync(true);
+  begin(Averaging::undecided, 0);
+  if (syncing()) finish_sync(true);
   state_ = State::idle;
 }
 

@@ -17,34 +17,31 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
 #include "runtime/comm/communicator.h"
 #include "runtime/ddp/autograd_hooks.h"
-#include "runtime/ddp/bucket_size.h"
 #include "runtime/ddp/bucketing.h"
 #include "runtime/ddp/comm_hook.h"
 #include "runtime/ddp/flat_bucket.h"
-#include "runtime/ddp/lateness.h"
+#include "runtime/ddp/gradient_average.h"
 #include "runtime/ddp/options.h"
 #include "runtime/ddp/replica_check.h"
 #include "runtime/ddp/replicas.h"
 #include "runtime/ddp/step_message.h"
-#include "runtime/ddp/sync_trace.h"
-#include "runtime/ddp/token_average.h"
+#include "runtime/ddp/sync_observer.h"
 #include "runtime/profile/step_timer.h"
 
 namespace lockstep::ddp {
 
-/// Exists while a ddp.backward() runs, of any model in this process.
-class BackwardCall {
+/// Exists while a ddp.backward(loss_sum, count) runs, of any model in this process.
+class CountedBackward {
  public:
-  BackwardCall() { ++running_; }
-  ~BackwardCall() { --running_; }
-  BackwardCall(const BackwardCall&) = delete;
-  BackwardCall& operator=(const BackwardCall&) = delete;
+  CountedBackward() { ++running_; }
+  ~CountedBackward() { --running_; }
+  CountedBackward(const CountedBackward&) = delete;
+  CountedBackward& operator=(const CountedBackward&) = delete;
 
   static bool is_running() { return running_ > 0; }
 
@@ -69,28 +66,30 @@ class Reducer {
   /// Throws UsageError if there is a hook already.
   void register_comm_hook(std::shared_ptr<CommHook> hook);
 
-  /// Call it before a forward that records gradients. Throws Error if a synchronised backward did not end.
-  void before_forward();
+  /// Call it before a forward that records gradients: clears the state after a backward that threw. Gradients
+  /// accumulated on this rank alone can be dropped, but reductions that other ranks take part in cannot be cancelled:
+  /// throws Error if a synchronised backward did not end.
+  void leave_backward();
 
   /// Sums the gradients of these parameters from now on; those that require none are ignored. All ranks call
-  /// it in the same way, between before_forward() and watch(). Keeps the options, the hook and the gradients
+  /// it in the same way, between leave_backward() and arm_from(). Keeps the options, the hook and the gradients
   /// that were accumulated in this step. The next synchronised backward is treated like the first one. Throws
   /// UsageError naming a parameter whose gradient cannot be summed.
   void attach(const std::vector<NamedTensor>& parameters);
 
   /// Call it after forward: a backward from these outputs will synchronise, even one by loss.backward().
-  void watch(const std::vector<torch::Tensor>& outputs);
+  void arm_from(const std::vector<torch::Tensor>& outputs);
 
-  /// Call it before a backward through DistributedDataParallel. `tokens`: of this micro-batch, for
-  /// Average::tokens.
-  void begin(std::int64_t tokens);
+  /// Call it before a backward through DistributedDataParallel. `count`: of this micro-batch, for
+  /// Averaging::by_count. Throws UsageError if an earlier backward averaged in another way.
+  void begin(Averaging mode, std::int64_t count);
   /// Call it after that backward. Waits if the backward was synchronised. Throws Error naming a parameter
   /// without a gradient.
   void finish();
   /// A micro-batch without a backward.
   void skip();
   /// A step in which this rank has no gradients at all.
-  void shadow();
+  void contribute_zeros();
 
   /// Whether operations carry the number of the optimizer step (communicator.h, set_step), so that an error
   /// can name a rank that is a step ahead. Off inside join, where a rank that has ended does no steps.
@@ -109,21 +108,11 @@ class Reducer {
   /// Whether the hook itself gives parameters other memory, so that this is not a change by the user.
   bool hook_moves_parameters() const { return comm_hook_ && comm_hook_->moves_parameters(); }
 
-  /// The factor by which the loss is multiplied.
-  double loss_factor() const;
-
-  /// The factor by which reduced gradients are multiplied under Average::ranks; read when buckets are
-  /// reduced.
-  const std::shared_ptr<double>& rank_factor() const { return rank_factor_; }
-
   /// The options of the constructor, with the current sizes of buckets.
   const DistributedDataParallelOptions& options() const { return options_; }
 
-  const TokenAverage& tokens() const { return tokens_; }
-  const SyncTrace& trace() const { return trace_; }
-  /// Communication of the newest step whose times are all known (between nodes: the step before the last).
-  const CommShare& comm_share() const { return comm_share_; }
-  std::size_t buckets() const { return buckets_.size(); }
+  const GradientAverage& average() const { return average_; }
+  const SyncObserver& observer() const { return observer_; }
   /// Parameter names of each bucket, in the order in which buckets travel.
   std::vector<std::vector<std::string>> layout() const;
 
@@ -136,7 +125,6 @@ class Reducer {
     std::size_t slot = 0;
     std::uint32_t expected = 1;  // gradients per backward, as learned
     std::uint32_t arrived = 0;   // gradients in this backward
-    std::uint64_t ready_ns = 0;
     bool ready = false;
     bool assumed_unused = false;  // since before this backward
     bool reached = false;         // from the outputs of a forward since the last synchronisation
@@ -153,7 +141,22 @@ class Reducer {
     CommFuture future;
     torch::Tensor sparse_sum;
   };
-  enum class State : std::uint8_t { idle, accumulating, syncing };
+  /// The state of one backward: idle → armed → accumulating | collecting | launching → idle. ddp.backward() and gradients
+  /// of unknown outputs leave `armed` out. Collecting becomes launching when backward has ended. If backward throws,
+  /// leave_backward() ends `armed` and `accumulating`; the synchronised ones stay.
+  enum class State : std::uint8_t {
+    idle,
+    armed,         // reached an output of forward, so that a callback at its end is queued
+    accumulating,  // gradients stay on this rank
+    collecting,    // synchronised; reductions start at its end
+    launching,     // synchronised; reductions start as soon as their buckets are ready
+  };
+  /// Of the buckets; attach() makes them assigned.
+  enum class Layout : std::uint8_t {
+    assigned,   // without memory
+    allocated,  // in another order than that of rank 0's gradients, which is not known yet
+    ordered,
+  };
 
   // reducer_attach.cpp
   void put_hooks_on(const std::vector<torch::Tensor>& tensors);
@@ -163,12 +166,14 @@ class Reducer {
   void on_gradient(std::size_t index);
   void arrived_again(std::size_t index);
   void arm();
-  void leave_backward();
   void begin_outside(const std::string& parameter);
+  void begin_backward();
   void begin_sync();
   std::uint64_t sample_parameters() const;
   void count_step();
   void send_message();
+  void receive_message();
+  void scale_hook();
   void assume_unused();
   void mark_ready(std::size_t index);
   void take_gradient(std::size_t index);
@@ -180,11 +185,10 @@ class Reducer {
   static void refuse_frozen(const Parameter& parameter);
   void learn(bool skipping);
   void take_unready(bool skipping);
-  void ask_who_is_used();
+  void exchange_used_flags();
   void wait_for_buckets();
   void wait_for_futures();
   void give_back_gradients();
-  void note_times();
 
   // reducer_layout.cpp
   Assignment assign(const std::vector<std::size_t>& order) const;
@@ -192,12 +196,13 @@ class Reducer {
   void allocate();
   void lay_out_first();
   void rebuild_once();
-  void take_over_order();
+  void adopt_gradient_order();
   void lay_out();
-  void tune_once(std::span<const ReductionTimes> reductions);
+  void tune_once();
   std::vector<ParameterSize> sizes() const;
 
   bool on_device() const { return gradients_.device() >= 0; }
+  bool syncing() const { return state_ == State::collecting || state_ == State::launching; }
 
   comm::Communicator& communicator_;
   comm::Communicator& gradients_;
@@ -210,15 +215,13 @@ class Reducer {
   std::vector<std::pair<std::string, torch::Tensor>> outdated_parameters_;  // the parameters of those hooks
   std::vector<Bucket> buckets_;
   std::vector<std::size_t> order_;  // of the parameters in the buckets
-  TokenAverage tokens_;
-  std::shared_ptr<double> rank_factor_;
-  std::shared_ptr<const double> factor_;  // of reduced gradients
+  GradientAverage average_;
+  double own_factor_ = 1;  // of this rank's gradients, before they are reduced in this step
   std::shared_ptr<CommHook> comm_hook_;
-  double hooks_scale_ = 1;  // the loss_factor() that the hook saw last
+  double hooks_scale_ = 1;  // the loss factor that the hook saw last
   State state_ = State::idle;
-  bool armed_ = false;          // a callback at the end of this backward is queued
+  Layout layout_ = Layout::assigned;
   bool learning_ = true;        // no backward was synchronised yet
-  bool launching_ = false;      // reductions start as soon as their buckets are ready
   bool graph_walked_ = false;   // `reached` shows which parameters forward used
   bool usage_settled_ = false;  // static_graph: used_anywhere no longer changes
   bool counts_steps_ = true;
@@ -227,18 +230,12 @@ class Reducer {
   int unseen_forwards_ = 0;                   // forwards under no_sync whose backward did not come yet
   std::size_t next_bucket_ = 0;
   std::vector<std::size_t> arrivals_;  // parameters in the order of their gradients in this backward
-  bool laid_out_ = false;              // buckets have memory
-  bool rebuilt_ = false;
-  std::unique_ptr<BucketTuner> tuner_;
   StepMessage message_;
   StepSummary summary_;  // of the last synchronised backward
   comm::WorkHandle used_exchange_;
   std::shared_ptr<std::vector<std::uint8_t>> used_;  // of all parameters; kept by used_exchange_
   ReplicaCheck replica_check_;
-  Lateness lateness_;
-  std::vector<comm::WorkTimes> first_stage_;  // of buckets with a future
-  CommShare comm_share_;
-  SyncTrace trace_;
+  SyncObserver observer_;
   std::shared_ptr<Reducer> self_;  // owns nothing; hooks and callbacks hold it weakly
 };
 

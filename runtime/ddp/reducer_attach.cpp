@@ -44,15 +44,12 @@ void Reducer::attach(const std::vector<NamedTensor>& all) {
     }
     if (sparse && tensor.is_complex()) {
       fail_usage(
-          "parameter '{}' is complex and has sparse gradients, which can be summed for real numbers only; "
-          "set "
-          "sparse(false)",
+          "parameter '{}' is complex and has sparse gradients, which can be summed for real numbers only; set sparse(false)",
           name);
     }
     if (accumulated_in_another_shape(tensor)) {
       fail_usage(
-          "parameter '{}' has another shape than the gradient accumulated for it; change the model between "
-          "optimizer steps, or call discard() first",
+          "parameter '{}' has another shape than the gradient accumulated for it; change the model between optimizer steps, or call discard() first",
           name);
     }
     const auto before =
@@ -71,8 +68,9 @@ void Reducer::attach(const std::vector<NamedTensor>& all) {
 
   // As before the first synchronised backward.
   learning_ = true;
-  launching_ = graph_walked_ = usage_settled_ = laid_out_ = rebuilt_ = false;
-  tuner_.reset();
+  graph_walked_ = usage_settled_ = false;
+  layout_ = Layout::assigned;
+  observer_.forget_sizes();
   // Only ranks that accumulated gradients in the current step have counted it.
   communicator_.broadcast({&step_, 1, comm::DataType::i64}, 0, "the number of steps")->wait();
   fingerprint_.reset();
@@ -109,15 +107,11 @@ void Reducer::refuse_outdated(std::size_t index) const {
   if (std::any_of(parameters_.begin(), parameters_.end(),
                   [&tensor = tensor](const Parameter& known) { return known.tensor.is_same(tensor); })) {
     fail_usage(
-        "this backward belongs to a forward that ran before the model was changed (parameter '{}' was loaded "
-        "or "
-        "converted); call forward again",
+        "this backward belongs to a forward that ran before the model was changed (parameter '{}' was loaded or converted); call forward again",
         name);
   }
   fail_usage(
-      "parameter '{}' got a gradient, but it was frozen or is no longer registered; if forward ran before "
-      "the "
-      "model was changed, call it again; if forward still uses the parameter, register it again",
+      "parameter '{}' got a gradient, but it was frozen or is no longer registered; if forward ran before the model was changed, call it again; if forward still uses the parameter, register it again",
       name);
 }
 

@@ -1,7 +1,6 @@
 // Reducer: the work after backward.
 #include <algorithm>
 
-#include "common/clock.h"
 #include "common/error.h"
 #include "runtime/ddp/reducer.h"
 
@@ -23,15 +22,16 @@ void keep_last_arrivals(std::vector<std::size_t>& arrived, std::size_t parameter
 
 void Reducer::finish_sync(bool skipping) {
   const torch::NoGradGuard no_grad;
-  trace_.backward_ended_ns = monotonic_ns();
+  observer_.backward_ended();
   learn(skipping);
   lay_out_first();
   take_unready(skipping);
-  launching_ = true;
+  if (!average_.agreed()) receive_message();
+  state_ = State::launching;
   launch_ready_buckets();
   const auto scope = timer_.phase(profile::Phase::comm_exposed);
-  ask_who_is_used();
-  summary_ = message_.receive();
+  exchange_used_flags();
+  receive_message();
   wait_for_buckets();
   wait_for_futures();
   give_back_gradients();
@@ -45,8 +45,8 @@ void Reducer::finish_sync(bool skipping) {
   unseen_forwards_ = 0;
   outdated_hooks_.reset();
   outdated_parameters_.clear();
-  trace_.finished_ns = monotonic_ns();
-  note_times();
+  observer_.finish(summary_.durations, !on_device());
+  tune_once();
   rebuild_once();
   timer_.note_synchronised(this);
 }
@@ -55,9 +55,7 @@ void Reducer::finish_sync(bool skipping) {
 void Reducer::refuse_frozen(const Parameter& parameter) {
   if (parameter.tensor.requires_grad()) return;
   fail(
-      "parameter '{}' was frozen after DistributedDataParallel was constructed, which still expects its "
-      "gradient; "
-      "after freezing, construct a new DistributedDataParallel on all ranks",
+      "parameter '{}' was frozen after DistributedDataParallel was constructed, which still expects its gradient; after freezing, construct a new DistributedDataParallel on all ranks",
       parameter.name);
 }
 
@@ -75,8 +73,7 @@ void Reducer::learn(bool skipping) {
     if (parameter.arrived == parameter.expected) continue;
     refuse_frozen(parameter);
     fail(
-        "parameter '{}' got {} gradients in this backward and {} in the first one; with static_graph every "
-        "step must use the same parameters equally often",
+        "parameter '{}' got {} gradients in this backward and {} in the first one; with static_graph every step must use the same parameters equally often",
         parameter.name, parameter.arrived, parameter.expected);
   }
 }
@@ -93,19 +90,16 @@ void Reducer::take_unready(bool skipping) {
         refuse_frozen(parameter);
         const auto others = std::count_if(parameters_.begin(), parameters_.end(), missing) - 1;
         fail(
-            "parameter '{}'{} did not get a gradient in this backward; use every parameter in forward, or "
-            "set "
-            "find_unused_parameters, or freeze untrained parameters before constructing "
-            "DistributedDataParallel",
+            "parameter '{}'{} did not get a gradient in this backward; use every parameter in forward, or set find_unused_parameters, or freeze untrained parameters before constructing DistributedDataParallel",
             parameter.name, others == 0 ? "" : fmt::format(" (and {} more)", others));
       }
-      parameter.ready_ns = trace_.backward_ended_ns;
+      observer_.gradient_ready(i);
     }
     mark_ready(i);
   }
 }
 
-void Reducer::ask_who_is_used() {
+void Reducer::exchange_used_flags() {
   if (usage_settled_ || !(options_.find_unused_parameters || options_.static_graph)) return;
   used_ = std::make_shared<std::vector<std::uint8_t>>();
   for (const auto& parameter : parameters_) {
@@ -118,8 +112,11 @@ void Reducer::ask_who_is_used() {
 }
 
 void Reducer::wait_for_buckets() {
-  for (auto& bucket : buckets_) {
-    if (bucket.work) bucket.work->wait();
+  for (std::size_t i = 0; i < buckets_.size(); ++i) {
+    const auto work = std::move(buckets_[i].work);
+    if (!work) continue;
+    work->wait();
+    if (!on_device()) observer_.reduced(i, work->times());  // there the host does not wait for the end
   }
 }
 
@@ -132,15 +129,15 @@ void Reducer::wait_for_futures() {
       CommFuture& future = buckets_[i].future;
       if (future.works.empty() && !future.then) continue;
       for (const auto& work : future.works) work->wait();
-      if (first_stage && !future.works.empty()) first_stage_[i] = future.works.front()->times();
+      if (first_stage && !future.works.empty()) observer_.reduced(i, future.works.front()->times());
       const auto then = std::move(future.then);
       future = then ? then() : CommFuture{};
       more = more || !future.works.empty() || future.then;
-      first_stage_[i].ended_ns = monotonic_ns();
+      observer_.stage_ended(i);
     }
   }
   if (!comm_hook_) return;
-  const double scale = *factor_ * communicator_.size();  // hooks give the mean over ranks
+  const double scale = *average_.factor() * communicator_.size();  // hooks give the mean over ranks
   for (auto& bucket : buckets_) {
     if (!bucket.flat || scale == 1.0) continue;
     if (scale == 0) comm_hook_->result_dropped(*bucket.view);
@@ -173,32 +170,6 @@ void Reducer::give_back_gradients() {
     }
     bucket.sparse_sum = torch::Tensor();
   }
-}
-
-void Reducer::note_times() {
-  if (on_device()) {  // the host does not wait for the reductions to end
-    for (auto& bucket : buckets_) bucket.work.reset();
-    return;
-  }
-  std::vector<ReductionTimes> reductions;
-  for (auto& launch : trace_.launches) {
-    Bucket& bucket = buckets_[launch.bucket];
-    const auto times = bucket.work ? bucket.work->times() : first_stage_[launch.bucket];
-    bucket.work.reset();
-    launch.all_asked_ns = times.all_asked_ns;
-    launch.last_rank = times.last_rank;
-    launch.done_ns = times.ended_ns;
-    reductions.push_back({.asked_ns = launch.asked_ns,
-                          .began_ns = times.began_ns,
-                          .all_asked_ns = times.all_asked_ns,
-                          .ended_ns = times.ended_ns,
-                          .last_rank = times.last_rank});
-  }
-  const auto known = lateness_.end_step(std::move(reductions), trace_.backward_ended_ns, summary_.durations);
-  if (!known) return;
-  comm_share_ = known->share;
-  timer_.add_comm(comm_share_.transfer_ns, comm_share_.wait_ns, comm_share_.waited_for);
-  tune_once(known->reductions);
 }
 
 }  // namespace lockstep::ddp

@@ -39,7 +39,6 @@ void Reducer::plan(const Assignment& assignment) {
     bucket.parameters = members;
     bucket.pending = members.size();
   }
-  first_stage_.assign(buckets_.size(), {});
 }
 
 // Gives the buckets memory, one after the other, and moves gradients there, which frees their old memory.
@@ -75,17 +74,17 @@ void Reducer::allocate() {
 
 // At the end of the first synchronised backward.
 void Reducer::lay_out_first() {
-  if (laid_out_) return;
-  laid_out_ = true;
-  take_over_order();
+  if (layout_ != Layout::assigned) return;
+  layout_ = Layout::allocated;
+  adopt_gradient_order();
   lay_out();
 }
 
 // If rank 0 skipped the first synchronised backward, a later one has the order of gradients.
 void Reducer::rebuild_once() {
-  if (rebuilt_) return;
+  if (layout_ == Layout::ordered) return;
   const auto before = order_;
-  take_over_order();
+  adopt_gradient_order();
   if (order_ != before) lay_out();
 }
 
@@ -96,9 +95,9 @@ void Reducer::lay_out() {
 
 // All ranks take over the order in which rank 0's gradients arrived. If rank 0 did not get all of them in
 // this step (it skipped), the next step decides.
-void Reducer::take_over_order() {
+void Reducer::adopt_gradient_order() {
   if (!options_.rebuild_buckets || (options_.find_unused_parameters && !options_.static_graph)) {
-    rebuilt_ = true;
+    layout_ = Layout::ordered;
     return;
   }
   std::vector<std::int64_t> order(arrivals_.begin(), arrivals_.end());
@@ -109,41 +108,21 @@ void Reducer::take_over_order() {
   communicator_.broadcast({order.data(), order.size(), comm::DataType::i64}, 0, "the order of gradients")
       ->wait();
   if (order[0] < 0) return;
-  rebuilt_ = true;
+  layout_ = Layout::ordered;
   order_.assign(order.begin(), order.end());
 }
 
-// `reductions`: of the newest step whose times are known, with the current layout.
-void Reducer::tune_once(std::span<const ReductionTimes> reductions) {
-  if (!options_.autotune_buckets || !rebuilt_) return;
-  if (!tuner_) {
-    tuner_ = std::make_unique<BucketTuner>(communicator_);
-    return;
-  }
+void Reducer::tune_once() {
+  if (!options_.autotune_buckets || layout_ != Layout::ordered) return;
   const auto arrived = [](const Parameter& parameter) {
     return parameter.arrived > 0 || parameter.expected == 0;
   };
-  if (std::all_of(parameters_.begin(), parameters_.end(), arrived)) {
-    BackwardProfile backward{.parameters = sizes(),
-                             .order = {},
-                             .ready_ns = {},
-                             .length_ns = trace_.backward_ended_ns - trace_.backward_began_ns};
-    for (const auto& parameter : parameters_)
-      backward.ready_ns.push_back(parameter.ready_ns - trace_.backward_began_ns);
-    std::vector<Transfer> transfers;
-    for (std::size_t i = 0; i < reductions.size(); ++i) {
-      const auto& times = reductions[i];
-      const std::uint64_t began = std::max({times.asked_ns, times.began_ns, times.all_asked_ns});
-      if (buckets_[i].flat && times.ended_ns > began)
-        transfers.push_back({.bytes = buckets_[i].flat->buffer().bytes(), .ns = times.ended_ns - began});
-    }
-    tuner_->add(std::move(backward), transfers);
-  }
+  const bool complete = std::all_of(parameters_.begin(), parameters_.end(), arrived);
   const BucketSizes now{.first_bytes = options_.first_bucket_bytes,
                         .cap_bytes = static_cast<std::size_t>(options_.bucket_cap_mb * kMiB)};
-  const auto chosen = tuner_->agree(now);
+  const auto chosen = observer_.choose_sizes(complete ? sizes() : std::vector<ParameterSize>{}, now);
   if (!chosen) return;
-  tuner_.reset();
+  observer_.forget_sizes();
   options_.autotune_buckets = false;  // done
   if (*chosen == now) return;
   const auto before = assign(order_);

@@ -112,17 +112,14 @@ void ReplicaCheck::finish(std::int64_t step) {
   const std::string text = describe(static_cast<int>(other - all.begin()), ranks, difference, step);
   if (!rebroadcasts_) {
     fail(
-        "{}; such ranks have other processors or numbers of threads, or the program changes parameters on "
-        "some ranks only, for example by an optimizer step without a synchronised backward; to go on with "
-        "rank 0's parameters, set on_replica_drift to rebroadcast",
+        "{}; such ranks have other processors or numbers of threads, or the program changes parameters on some ranks only, for example by an optimizer step without a synchronised backward; to go on with rank 0's parameters, set on_replica_drift to rebroadcast",
         text);
   }
   if (communicator_.rank() == 0) {
-    fmt::print(stderr,
-               "lockstep: {}; all ranks got rank 0's parameters (time {}; times 1, 2, 4, 8 and so on have a "
-               "line): such ranks have other processors or numbers of threads, or the program changes "
-               "parameters on some ranks only; to end the job instead, set on_replica_drift to end\n",
-               text, times_different_);
+    fmt::print(
+        stderr,
+        "lockstep: {}; all ranks got rank 0's parameters (time {}; times 1, 2, 4, 8 and so on have a line): such ranks have other processors or numbers of threads, or the program changes parameters on some ranks only; to end the job instead, set on_replica_drift to end\n",
+        text, times_different_);
   }
 }
 

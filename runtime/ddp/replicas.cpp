@@ -93,9 +93,7 @@ void refuse_unwritable(std::string_view kind, const std::vector<NamedTensor>& te
   for (const auto& [name, tensor, sparse] : tensors) {
     if (tensor.layout() != torch::kStrided) {
       fail_usage(
-          "{} '{}' is {}, which cannot be sent to other ranks; call to_dense() on it before registering it, "
-          "or do "
-          "not register it",
+          "{} '{}' is {}, which cannot be sent to other ranks; call to_dense() on it before registering it, or do not register it",
           kind, name, c10::str(tensor.layout()));
     }
     if (at::has_internal_overlap(tensor) != at::MemOverlap::Yes) continue;
@@ -104,20 +102,20 @@ void refuse_unwritable(std::string_view kind, const std::vector<NamedTensor>& te
   }
 }
 
-std::vector<Trait> traits_of(std::string_view kind, const std::vector<NamedTensor>& tensors) {
-  std::vector<Trait> traits;
+std::vector<Property> properties_of(std::string_view kind, const std::vector<NamedTensor>& tensors) {
+  std::vector<Property> properties;
   for (const auto& tensor : tensors) {
     const bool frozen = kind == "parameter" && !tensor.tensor.requires_grad();
-    traits.push_back(
-        {fmt::format("{} {}", kind, traits.size()), describe(tensor) + (frozen ? " (frozen)" : "")});
+    properties.push_back(
+        {fmt::format("{} {}", kind, properties.size()), describe(tensor) + (frozen ? " (frozen)" : "")});
   }
-  return traits;
+  return properties;
 }
 
-void check_alike(comm::Communicator& communicator, const std::vector<Trait>& traits, std::string_view label,
-                 std::string_view remedy) {
+void check_alike(comm::Communicator& communicator, const std::vector<Property>& properties,
+                 std::string_view label, std::string_view remedy) {
   std::string mine;
-  for (const auto& trait : traits) mine += trait.what + '\t' + trait.value + '\n';
+  for (const auto& property : properties) mine += property.what + '\t' + property.value + '\n';
   const auto my_lines = split_lines(mine);
   const auto first_lines = split_lines(broadcast_text(communicator, mine, 0, label));
 

@@ -36,20 +36,20 @@ void refuse_unwritable(std::string_view kind, const std::vector<NamedTensor>& te
 
 /// A property that must be the same on all ranks, and its value on this rank: {"option static_graph",
 /// "true"}.
-struct Trait {
+struct Property {
   std::string what;
   std::string value;
 };
 
 /// For each tensor the properties that must be the same on all ranks: name, type, shape, strides, whether it
 /// is frozen.
-std::vector<Trait> traits_of(std::string_view kind, const std::vector<NamedTensor>& tensors);
+std::vector<Property> properties_of(std::string_view kind, const std::vector<NamedTensor>& tensors);
 
-/// Compares the traits with rank 0's. Throws UsageError on every rank if they differ, naming the first trait
+/// Compares the properties with rank 0's. Throws UsageError on every rank if they differ, naming the first property
 /// that differs, with its values on rank 0 and on the first rank that differs. `label`: why they are
 /// compared, for errors of the communicator. `remedy`: the action for the user.
-void check_alike(comm::Communicator& communicator, const std::vector<Trait>& traits, std::string_view label,
-                 std::string_view remedy);
+void check_alike(comm::Communicator& communicator, const std::vector<Property>& properties,
+                 std::string_view label, std::string_view remedy);
 
 /// Gives all ranks the text of `root`. `label`: what it is, for errors of the communicator.
 std::string broadcast_text(comm::Communicator& communicator, std::string text, int root,

@@ -30,24 +30,46 @@ constexpr std::uint64_t min_of(std::int64_t number) {
 constexpr unsigned kRankBits = 20;
 constexpr std::uint64_t kMaxDuration = kMax >> kRankBits;
 
-enum : std::uint8_t { kTokens, kStop, kLargestFingerprint, kSmallestFingerprint, kDurations };
+enum : std::uint8_t {
+  kCount,
+  kOverRanks,
+  kByCount,
+  kStop,
+  kLargestFingerprint,
+  kSmallestFingerprint,
+  kDurations
+};
+
+// The first rank of those that send `mine`; -1 if none does.
+std::int64_t to_first_rank(bool mine, int rank) {
+  return to_min(mine ? static_cast<std::uint64_t>(rank) : kMax);
+}
+int first_rank_of(std::int64_t number) {
+  return min_of(number) == kMax ? -1 : static_cast<int>(min_of(number));
+}
+
+JobAverage average_of(const std::vector<std::int64_t>& numbers) {
+  return {.count = numbers[kCount] / 2,
+          .over_ranks = first_rank_of(numbers[kOverRanks]),
+          .by_count = first_rank_of(numbers[kByCount])};
+}
 
 }  // namespace
 
-void StepMessage::send(const StepReport& report, std::function<void(std::int64_t)> with_tokens) {
+void StepMessage::send(const StepReport& report, std::function<void(const JobAverage&)> decide) {
   const std::uint64_t fingerprint = report.fingerprint & kMax;
-  numbers_ = std::make_shared<std::vector<std::int64_t>>(
-      std::vector{to_sum(report.tokens), to_max(static_cast<std::uint64_t>(StopRequest::mine)),
-                  to_max(fingerprint), to_min(fingerprint)});
+  const auto& [mode, count] = report.average;
+  numbers_ = std::make_shared<std::vector<std::int64_t>>(std::vector{
+      to_sum(count), to_first_rank(mode == Averaging::over_ranks, communicator_.rank()),
+      to_first_rank(mode == Averaging::by_count, communicator_.rank()),
+      to_max(static_cast<std::uint64_t>(StopRequest::mine)), to_max(fingerprint), to_min(fingerprint)});
   for (const std::uint64_t duration : report.durations) {
     const std::uint64_t with_rank =
         std::min(duration, kMaxDuration) << kRankBits | static_cast<std::uint64_t>(communicator_.rank());
     numbers_->push_back(to_min(with_rank));
     numbers_->push_back(to_max(with_rank));
   }
-  const auto then = [numbers = numbers_, with_tokens = std::move(with_tokens)] {
-    with_tokens(numbers->at(kTokens) / 2);
-  };
+  const auto then = [numbers = numbers_, decide = std::move(decide)] { decide(average_of(*numbers)); };
   work_ = communicator_.all_reduce({numbers_->data(), numbers_->size(), comm::DataType::i64},
                                    "the step's message",
                                    {.op = comm::ReduceOp::sum_or_max, .then = then, .keep = numbers_});
@@ -57,7 +79,7 @@ StepSummary StepMessage::receive() {
   std::exchange(work_, nullptr)->wait();
   const std::vector<std::int64_t>& numbers = *numbers_;
   StepSummary summary{
-      .tokens = numbers[kTokens] / 2,
+      .average = average_of(numbers),
       .fingerprints_differ = value_of(numbers[kLargestFingerprint]) != min_of(numbers[kSmallestFingerprint]),
       .durations = {}};
   for (std::size_t i = kDurations; i < numbers.size(); i += 2) {

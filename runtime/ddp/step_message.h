@@ -11,13 +11,14 @@
 #include <vector>
 
 #include "runtime/comm/communicator.h"
+#include "runtime/ddp/gradient_average.h"
 #include "runtime/ddp/lateness.h"
 
 namespace lockstep::ddp {
 
 /// The numbers of a rank.
 struct StepReport {
-  std::int64_t tokens = 0;
+  RankAverage average = {};
   /// Of the parameters; it must be the same on all ranks.
   std::uint64_t fingerprint = 0;
   /// Durations of the previous step's reductions, in nanoseconds; all ranks give equally many.
@@ -26,7 +27,7 @@ struct StepReport {
 
 /// The numbers of all ranks together.
 struct StepSummary {
-  std::int64_t tokens = 0;  ///< the sum
+  JobAverage average;
   bool fingerprints_differ = false;
   std::vector<DurationRange> durations;
 };
@@ -35,9 +36,9 @@ class StepMessage {
  public:
   explicit StepMessage(comm::Communicator& communicator) : communicator_(communicator) {}
 
-  /// Starts the exchange. `with_tokens` is called with the sum before any later operation runs, on the communicator's
-  /// thread. All ranks call it.
-  void send(const StepReport& report, std::function<void(std::int64_t)> with_tokens);
+  /// Starts the exchange. `decide` is called before any later operation runs, on the communicator's thread. All ranks
+  /// call it.
+  void send(const StepReport& report, std::function<void(const JobAverage&)> decide);
 
   bool sent() const { return work_ != nullptr; }
   /// Waits until all ranks have sent it.

@@ -3,6 +3,12 @@
 #include <utility>
 
 namespace lockstep::profile {
+namespace {
+
+// A device that waits for each launch needs as long for a phase as the host; one that is busy needs longer.
+constexpr double kAsLong = 1.1;
+
+}  // namespace
 
 DevicePhases::DevicePhases(std::unique_ptr<DeviceClock> clock) : clock_(std::move(clock)) {
   current_.begin = mark();
@@ -23,10 +29,14 @@ void DevicePhases::begin_step() {
   current_.begin = mark();
 }
 
-void DevicePhases::end_step(std::uint64_t ended_ns, const record::StepCounts& counts) {
+void DevicePhases::end_step(std::uint64_t ended_ns, const record::StepCounts& counts,
+                            const std::array<std::uint64_t, record::kPhases>& host_ns) {
   if (failed_ || current_.intervals.empty()) return;
   current_.ended_ns = ended_ns;
   current_.counts = counts;
+  current_.host_ns = host_ns;
+  const std::size_t phases = current_.intervals.size();
+  current_.kept_up = clock_->reached(phases > 1 ? current_.intervals[phases - 2].end : current_.begin);
   Step next;
   next.begin = current_.intervals.back().end;
   ended_.push_back(std::exchange(current_, std::move(next)));
@@ -46,6 +56,12 @@ std::optional<DeviceStep> DevicePhases::take(bool wait) {
     taken.phase_ns[record::index(interval.phase)] += ns;
     taken.step_ns += ns;
     from = &interval.end;
+  }
+  using record::Phase;
+  for (const Phase phase : {Phase::forward, Phase::backward, Phase::optimizer}) {
+    const std::uint64_t ns = taken.phase_ns[record::index(phase)];
+    const auto host = static_cast<double>(step.host_ns[record::index(phase)]);
+    if (step.kept_up && static_cast<double>(ns) <= kAsLong * host) taken.launch_ns += ns;
   }
   return taken;
 }

@@ -20,6 +20,7 @@ namespace lockstep::profile {
 /// A step that the device has finished.
 struct DeviceStep {
   std::array<std::uint64_t, record::kPhases> phase_ns{};  ///< add up to the step
+  std::uint64_t launch_ns = 0;  ///< of the computing phases: those in which the device waited for the host
   std::uint64_t step_ns = 0;
   std::uint64_t ended_ns = 0;  ///< when the host ended it (monotonic_ns())
   record::StepCounts counts;
@@ -37,8 +38,9 @@ class DevicePhases {
   void end_phase(record::Phase phase);
   /// The time since the end of the last step belongs to no step.
   void begin_step();
-  /// Call end_phase() before.
-  void end_step(std::uint64_t ended_ns, const record::StepCounts& counts);
+  /// Call end_phase() before. `host_ns` are the host's times of the phases.
+  void end_step(std::uint64_t ended_ns, const record::StepCounts& counts,
+                const std::array<std::uint64_t, record::kPhases>& host_ns);
 
   /// The oldest step that take() has not returned yet; nullopt if the device has not finished it, or has
   /// failed. With `wait`, waits for the device; nullopt if no step is left.
@@ -54,6 +56,8 @@ class DevicePhases {
     std::vector<Interval> intervals;
     std::uint64_t ended_ns = 0;
     record::StepCounts counts;
+    std::array<std::uint64_t, record::kPhases> host_ns{};
+    bool kept_up = false;  // when the host ended the step, the device was at most one phase behind
   };
 
   DeviceClock::Mark mark();

@@ -30,6 +30,8 @@ struct ProfilerOptions {
   std::function<void(bool)> trace_operators = nullptr;
   /// The GPU memory in use; null: no GPU.
   std::function<std::uint64_t()> device_bytes = nullptr;
+  /// Ends the job, if the schedule has `stop`. All ranks call it after the same step.
+  std::function<void()> end_job = nullptr;
 };
 
 class Profiler {
@@ -45,6 +47,16 @@ class Profiler {
   /// Called when a step has ended. Returns whether this took time (a file was written). Errors are printed in one line
   /// and end the profile.
   bool end_step() noexcept;
+
+  /// Whether all steps of the schedule are profiled and the job should end.
+  bool ends_job() const {
+    return options_.schedule.stop && options_.end_job &&
+           options_.schedule.cycles_ended(steps_) == options_.schedule.repeat;
+  }
+  void end_job() const {
+    const auto end = options_.end_job;  // it may destroy this object
+    end();
+  }
 
   /// finish() writes the active steps when the training is over. When it has returned on all ranks, join() makes the
   /// trace of what is left; it has an effect only on the rank that joins.

@@ -1,7 +1,7 @@
 // When the profiler looks at a training: it skips `wait` steps, profiles `warmup` steps without keeping them, keeps
 // `active` steps, and does this `repeat` times.
 //
-//   LOCKSTEP_PROFILE=wait:10,warmup:1,active:3 srun ./train      or      world.start_profile({.wait = 10, .active = 3});
+//   LOCKSTEP_PROFILE=wait:10,warmup:1,active:3,stop srun ./train      or      world.start_profile({.wait = 10, .active = 3});
 //
 // Threads: a value.
 #pragma once
@@ -16,6 +16,7 @@ struct Schedule {
   std::uint64_t warmup = 0;  ///< steps to profile without keeping them: the first profiled step is slower
   std::uint64_t active = 1;  ///< steps to keep
   std::uint64_t repeat = 1;  ///< how often
+  bool stop = false;         ///< then end the job
 
   enum class State : std::uint8_t { off, warmup, active };
   /// The profiler's state during a step; the first one is step 0.
@@ -24,7 +25,7 @@ struct Schedule {
   std::uint64_t cycles_ended(std::uint64_t steps) const;
 };
 
-/// Reads "wait:W,warmup:U,active:A,repeat:R": `active` is required, the others are 0, 0 and 1 by default. Throws
+/// Reads "wait:W,warmup:U,active:A,repeat:R,stop": `active` is required, the others are 0, 0, 1 and off by default. Throws
 /// UsageError.
 Schedule parse_schedule(std::string_view text);
 

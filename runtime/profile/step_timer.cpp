@@ -8,11 +8,15 @@
 #include "common/clock.h"
 #include "common/environment.h"
 #include "common/process.h"
+#include "common/units.h"
+#include "exporters/record/goodput.h"
+#include "exporters/record/reader.h"
 #include "exporters/record/writer.h"
 #include "runtime/profile/device_phases.h"
 #include "runtime/profile/event_file.h"
 #include "runtime/profile/profiler.h"
 #include "runtime/profile/record_folder.h"
+#include "runtime/profile/resource_sampler.h"
 #include "runtime/profile/spans.h"
 
 namespace lockstep::profile {
@@ -32,6 +36,7 @@ StepTimer::StepTimer(const Identity& identity, Options options) : identity_(iden
     if (options.folder.empty()) options.folder = make_record_folder(identity_);
     file_ = options.folder / record_name(identity_.rank);
     writer_ = std::make_unique<record::Writer>(file_, identity_);
+    sampler_ = std::make_unique<ResourceSampler>(*writer_);
   } catch (const std::exception& error) {
     file_.clear();
     fmt::print(
@@ -92,6 +97,14 @@ void StepTimer::add_comm(std::uint64_t transfer_ns, std::uint64_t wait_ns, int l
 
 void StepTimer::add_bytes_read(std::uint64_t bytes) {
   if (writer_) writer_->add_bytes_read(bytes);
+}
+
+void StepTimer::add_loader_work(const record::LoaderWork& work) {
+  if (writer_) writer_->add_loader_work(work);
+}
+
+void StepTimer::add_loader_buffers(std::uint64_t bytes) {
+  if (writer_) writer_->add_loader_buffers(bytes);
 }
 
 void StepTimer::set_loss_scale(double scale) {
@@ -167,7 +180,7 @@ void StepTimer::end(const StepCounts& counts) {
   for (std::size_t phase = 0; phase < record::kPhases; ++phase) totals_.phase_ns[phase] += phase_ns_[phase];
   totals_.counts += counts;
   if (device_ && !device_->failed()) {
-    device_->end_step(mark_ns_, counts);
+    device_->end_step(mark_ns_, counts, phase_ns_);
     write_device_steps(false);
   } else {
     write_step(last_, mark_ns_);
@@ -191,6 +204,7 @@ void StepTimer::end(const StepCounts& counts) {
   has_forward_ = false;
   synchronised_.clear();
   backward_tokens_ = 0;
+  if (profiler_ != nullptr && profiler_->ends_job()) profiler_->end_job();
 }
 
 void StepTimer::write_step(const Times& step, std::uint64_t ended_ns) {
@@ -204,12 +218,14 @@ void StepTimer::write_device_steps(bool wait) {
   while (const auto step = device_->take(wait)) {
     write_step({.steps = 1, .step_ns = step->step_ns, .phase_ns = step->phase_ns, .counts = step->counts},
                step->ended_ns);
+    writer_->add_launch(step->launch_ns);
   }
 }
 
 void StepTimer::use_device_clock(std::unique_ptr<DeviceClock> clock) {
   if (device_ || !writer_) return;
   device_ = std::make_unique<DevicePhases>(std::move(clock));
+  writer_->set_on_device();
 }
 
 void StepTimer::add_scalar(std::string name, double value) {
@@ -237,17 +253,30 @@ void StepTimer::write_scalars() {
   scalars_.clear();
 }
 
+// One line for the job: the ranks wait for each other, so rank 0's time goes where theirs goes.
+void StepTimer::print_goodput() const {
+  if (identity_.rank != 0 || std::uncaught_exceptions() > 0) return;
+  const record::Snapshot own = record::Reader(file_).read(0);
+  if (own.counters.steps == 0) return;
+  const record::Goodput goodput =
+      record::goodput_of(own, static_cast<double>(monotonic_ns() - own.start_monotonic_ns) * 1e-9);
+  fmt::print(stderr, "lockstep: goodput of rank 0 in {} steps: {}\n", own.counters.steps,
+             record::to_text(goodput, format_seconds(goodput.seconds)));
+}
+
 void StepTimer::finish() noexcept {
   if (!synchronised_.empty()) end_step_over();
   if (!writer_) return;
   try {
     // After an exception the device may wait for a rank that has ended.
     if (device_) write_device_steps(std::uncaught_exceptions() == 0);
+    sampler_.reset();
     writer_->finish();
     writer_.reset();
     if (const auto folder = environment::get("LOCKSTEP_REPORT_DIR")) {
       copy_record(file_, identity_, *folder);
     }
+    print_goodput();
   } catch (const std::exception& error) {
     fmt::print(stderr, "lockstep: {} cannot copy its record to LOCKSTEP_REPORT_DIR: {}\n",
                rank_name(identity_.rank, identity_.node), error.what());

@@ -25,7 +25,7 @@
 // nodes share, each rank copies its record there at its end, for a report on the whole job. If LOCKSTEP_TENSORBOARD
 // names a folder, rank 0 writes the times of its steps, and what add_scalar() adds, to an event file there.
 //
-// Threads: the training thread; add_comm and add_bytes_read from any thread.
+// Threads: the training thread; add_comm, add_bytes_read and add_loader_work from any thread.
 #pragma once
 
 #include <algorithm>
@@ -52,8 +52,10 @@ class DeviceClock;
 class DevicePhases;
 class EventFile;
 class Profiler;
+class ResourceSampler;
 
 using Identity = record::Identity;
+using LoaderWork = record::LoaderWork;
 using StepCounts = record::StepCounts;
 using Phase = record::Phase;
 
@@ -110,6 +112,11 @@ class StepTimer {
 
   /// Bytes that the loader read from packed files. Any thread.
   void add_bytes_read(std::uint64_t bytes);
+
+  /// A thread of the loader has built a batch. Any thread.
+  void add_loader_work(const LoaderWork& work);
+  /// The maximum memory of a loader's batches.
+  void add_loader_buffers(std::uint64_t bytes);
 
   void set_loss_scale(double scale);
   /// The loss scaler found infinite gradients, so the optimizer skipped the step.
@@ -178,12 +185,14 @@ class StepTimer {
   void write_device_steps(bool wait);
   void open_event_file();
   void write_scalars();
+  void print_goodput() const;
 
   Identity identity_;
   std::filesystem::path file_;
   std::unique_ptr<record::Writer> writer_;
-  std::unique_ptr<DevicePhases> device_;  // if the record has the times of a device
-  std::unique_ptr<EventFile> events_;     // of TensorBoard; null: none
+  std::unique_ptr<ResourceSampler> sampler_;  // null without a record
+  std::unique_ptr<DevicePhases> device_;      // if the record has the times of a device
+  std::unique_ptr<EventFile> events_;         // of TensorBoard; null: none
   std::vector<std::pair<std::string, double>> scalars_;
   Profiler* profiler_ = nullptr;
   Phase current_ = Phase::other;

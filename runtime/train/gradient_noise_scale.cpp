@@ -14,8 +14,7 @@ torch::Tensor squared_norm(const torch::Tensor& gradients) {
 
 }  // namespace
 
-GradientNoiseScale::GradientNoiseScale(World& world, Average average, double decay)
-    : world_(world), average_(average), decay_(decay) {
+GradientNoiseScale::GradientNoiseScale(World& world, double decay) : world_(world), decay_(decay) {
   if (!(decay >= 0 && decay < 1))
     fail_usage("GradientNoiseScale: decay is {}; it must be at least 0 and below 1", decay);
   if (world.size() < 2)
@@ -34,7 +33,7 @@ CommFuture GradientNoiseScale::start(GradBucket& bucket, comm::Communicator& com
 }
 
 std::string GradientNoiseScale::refuses_join() const {
-  return "GradientNoiseScale compares all ranks in each step; average by tokens and call skip(), or train without it";
+  return "GradientNoiseScale compares all ranks in each step; average by count and call skip(), or train without it";
 }
 
 void GradientNoiseScale::gradients_scaled(double factor) {
@@ -76,10 +75,9 @@ void GradientNoiseScale::end_step(std::int64_t tokens) {
   const auto count = static_cast<double>(tokens);
   const double own = take(local_);
   const double mean = take(global_);
-  const bool by_tokens = average_ == Average::tokens;
   // Of the ranks with data: the squares of their mean gradients, 1 / tokens, tokens, their number.
   std::array<double, 4> sums{};
-  if (tokens > 0) sums = {by_tokens ? own / (count * count) : own, 1 / count, count, 1};
+  if (tokens > 0) sums = {by_count_ ? own / (count * count) : own, 1 / count, count, 1};
   world_.communicator()
       .all_reduce({sums.data(), sums.size(), comm::DataType::f64}, "gradient noise scale")
       ->wait();
@@ -87,10 +85,10 @@ void GradientNoiseScale::end_step(std::int64_t tokens) {
   if (ranks < 2) return;
   const double size = world_.size();
   // The bucket has the mean over all ranks, also over those without data.
-  const double share = by_tokens ? size / all_tokens : size / ranks;
+  const double share = by_count_ ? size / all_tokens : size / ranks;
   const double together = mean * share * share;
-  // The noise in the sum over the ranks, as a part of one token's. By ranks each rank counts as much as another.
-  const double of_all = by_tokens ? 1 / all_tokens : inverses / (ranks * ranks);
+  // The noise in the sum over the ranks, as a part of one token's. Over ranks each rank counts as much as another.
+  const double of_all = by_count_ ? 1 / all_tokens : inverses / (ranks * ranks);
   const double noise = (squares / ranks - together) / (inverses / ranks - of_all);
   const double signal = together - noise * of_all;
   if (!std::isfinite(noise) || !std::isfinite(signal)) return;

@@ -25,17 +25,17 @@
 
 #include "runtime/comm/world.h"
 #include "runtime/ddp/comm_hook.h"
-#include "runtime/ddp/options.h"
 
 namespace lockstep {
 
 class GradientNoiseScale : public CommHook {
  public:
-  /// `average`: the model's. `decay`: of the running means over steps; a single step says little. Throws UsageError for
-  /// a decay outside of [0, 1), and in a job of one rank.
-  explicit GradientNoiseScale(World& world, Average average = Average::tokens, double decay = 0.99);
+  /// `decay`: of the running means over steps; a single step says little. Throws UsageError for a decay outside of
+  /// [0, 1), and in a job of one rank.
+  explicit GradientNoiseScale(World& world, double decay = 0.99);
 
   CommFuture start(GradBucket& bucket, comm::Communicator& communicator) override;
+  void averages_by_count() override { by_count_ = true; }
   void gradients_scaled(double factor) override;
   std::string refuses_join() const override;
   /// The running means.
@@ -43,7 +43,7 @@ class GradientNoiseScale : public CommHook {
   void load(torch::serialize::InputArchive& archive) override;
 
   /// Call it after each synchronised backward, on all ranks. `tokens`: of this rank in this step, all micro-batches
-  /// together; 0 on a rank without data. With Average::ranks it is the number of samples.
+  /// together; 0 on a rank without data. If gradients are averaged over ranks, the number of samples.
   void end_step(std::int64_t tokens);
 
   /// The noise scale in the unit of end_step(), the same on all ranks. Steps with infinite or NaN gradients
@@ -55,7 +55,7 @@ class GradientNoiseScale : public CommHook {
   double take(std::vector<torch::Tensor>& squares) const;
 
   World& world_;
-  Average average_;
+  bool by_count_ = false;
   double decay_;
   std::vector<torch::Tensor> local_;   // squared norms of this step's buckets, before the sum over ranks
   std::vector<torch::Tensor> global_;  // and after it

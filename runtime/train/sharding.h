@@ -40,7 +40,7 @@ class ShardingHook : public CommHook {
   void buckets_changed() override { next_.clear(); }
   bool moves_parameters() const override { return true; }
   std::string refuses_join() const override {
-    return "a rank without data cannot take part in DistributedOptimizer's step(); average by tokens and call skip(), or use one of LibTorch's optimizers";
+    return "a rank without data cannot take part in DistributedOptimizer's step(); average by count and call skip(), or use one of LibTorch's optimizers";
   }
 
   /// The number of layouts so far; 0 before the first synchronised backward.

@@ -1,5 +1,6 @@
 // Measures the cost of timing a training step: a phase (a scope: two readings of the clock and an addition), a step's
-// end, and a span while a profile is taken. Prints a line for each: {"bench":"record","operation":…,"nanoseconds":…}, medians over rounds.
+// end, a span while a profile is taken, and a sample of what the process uses (a thread takes one each second). Prints a line for
+// each: {"bench":"record","operation":…,"nanoseconds":…}, medians over rounds.
 
 #include <stdlib.h>  // NOLINT(modernize-deprecated-headers): mkdtemp
 
@@ -13,6 +14,7 @@
 #include "common/error.h"
 #include "common/tool.h"
 #include "exporters/record/record.h"
+#include "runtime/profile/resource_sampler.h"
 #include "runtime/profile/spans.h"
 #include "runtime/profile/step_timer.h"
 
@@ -23,6 +25,7 @@ using record::Phase;
 
 constexpr int kRounds = 21;
 constexpr int kCalls = 20000;
+constexpr int kSamples = 200;
 
 double median_nanoseconds(const std::function<void()>& calls) {
   std::vector<double> rounds;
@@ -60,6 +63,10 @@ void run(const std::filesystem::path& folder) {
              (void)monotonic_ns();
            }
          }));
+  report("sample", median_nanoseconds([&] {
+                     for (int i = 0; i < kSamples; ++i) writer.set_resources(profile::sample_resources({}));
+                   }) * kCalls /
+                       kSamples);
   profile::start_spans();
   report("span", median_nanoseconds([&] {
            for (int i = 0; i < kCalls; ++i) {

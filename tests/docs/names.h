@@ -72,7 +72,6 @@ extern std::unique_ptr<DataLoader> data_loader;
 
 extern torch::Tensor x, loss, images, labels;
 torch::Tensor loss_sum(const torch::Tensor& logits, const lockstep::data::Batch& batch);
-std::int64_t loss_tokens(const lockstep::data::Batch& batch);
 torch::Tensor loss_of(const torch::Tensor& logits, const torch::Tensor& labels);
 torch::Tensor loss_of(ModelImpl& model, const lockstep::data::Batch& batch);
 torch::Tensor cross_entropy(const torch::Tensor& logits, const torch::Tensor& labels);

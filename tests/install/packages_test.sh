@@ -106,6 +106,18 @@ for package in "$packages"/*.deb; do
   ! grep -rIE "@[A-Z_]+@|/opt/lockstep|$build|_CPack" "$work/x/etc" "$work/x/usr/lib/systemd" "$work/x/usr/share/lockstep" 2>/dev/null ||
     fail "$package: the paths above are not those of the package"
 done
+# Each program and shared library resolves its symbols at its start, and checks stacks and the sizes of buffers.
+programs=0
+while read -r file; do
+  readelf -hW "$file" >/dev/null 2>&1 || continue # a script
+  grep -Eq 'BIND_NOW|FLAGS_1.*NOW' <<<"$(readelf -dW "$file")" || fail "${file#"$work/x"} resolves symbols late"
+  for check in __stack_chk_fail '__[a-z]+_chk'; do
+    grep -Eq " U $check(@|$)" <<<"$(nm -D "$file")" || fail "${file#"$work/x"} has no call of $check: build it with _FORTIFY_SOURCE and stack protection"
+  done
+  programs=$((programs + 1))
+done < <(find "$work/x" -type f \( -path '*/bin/*' -o -name '*.so*' \))
+[ "$programs" -ge 8 ] || fail "only $programs programs and shared libraries were found in the packages"
+
 grep -q '^ExecStart=/usr/bin/lockstep-exporter ' "$work/x/usr/lib/systemd/system/lockstep-exporter.service" || fail "path in the unit"
 grep -q 'path: /usr/share/lockstep/dashboards' "$work/x/usr/share/lockstep/provisioning.yaml" || fail "path in provisioning.yaml"
 

@@ -80,7 +80,6 @@ std::pair<bool, bool> branches(const json& of, int rank, std::int64_t step) {
 
 DistributedDataParallelOptions options_of(const json& of) {
   DistributedDataParallelOptions options;
-  options.average = of.value("average", "ranks") == "tokens" ? Average::tokens : Average::ranks;
   options.bucket_cap_mb = of.value("bucket_cap_mb", 25.0);
   options.first_bucket_bytes = of.value("first_bucket_bytes", options.first_bucket_bytes);
   options.broadcast_buffers = of.value("broadcast_buffers", true);
@@ -126,7 +125,7 @@ void run_case(World& world, const json& of, const Tensors& data, Tensors& result
   register_hook(ddp, of);
   torch::optim::SGD optimizer(model->parameters(),
                               torch::optim::SGDOptions(0.05).momentum(of.value("momentum", 0.9)));
-  const bool by_tokens = ddp.options().average == Average::tokens;
+  const bool by_count = of.value("by_count", false);
   const std::int64_t micro_batches = of.value("micro_batches", 1);
   const std::int64_t sync_every = of.value("sync_every", 1);
   std::int64_t steps = of.value("steps", 4);
@@ -144,7 +143,7 @@ void run_case(World& world, const json& of, const Tensors& data, Tensors& result
             ddp.no_sync_unless(micro_batch + 1 == micro_batches && (step + 1) % sync_every == 0);
         const auto [left, right] = branches(of, world.rank(), step);
         const auto loss = loss_of(ddp(mine("tokens", iteration), left, right), mine("targets", iteration));
-        if (by_tokens) {
+        if (by_count) {
           constexpr std::int64_t kTokens = kSequences * kLength;
           ddp.backward(loss * static_cast<double>(kTokens), kTokens);
         } else {
@@ -169,7 +168,7 @@ void run_case(World& world, const json& of, const Tensors& data, Tensors& result
   } else {
     train();
   }
-  if (of.contains("first_bucket_bytes") && ddp.reducer().buckets() < 2) {
+  if (of.contains("first_bucket_bytes") && ddp.reducer().layout().size() < 2) {
     fail("the case '{}' needs several buckets, but there is only one", of.at("name").get<std::string>());
   }
   for (const auto& [name, tensor] : state_of(*model)) {

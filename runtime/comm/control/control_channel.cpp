@@ -17,9 +17,9 @@
 #include "common/clock.h"
 #include "common/environment.h"
 #include "common/error.h"
+#include "common/thread.h"
 #include "runtime/comm/control/activity.h"
 #include "runtime/comm/job_end.h"
-#include "runtime/comm/thread.h"
 
 namespace lockstep::comm {
 namespace {

@@ -14,6 +14,7 @@
 
 #include "common/error.h"
 #include "common/leaf/cpu_list.h"
+#include "common/thread.h"
 #include "runtime/comm/cpu/inter_node.h"
 #include "runtime/comm/cpu/join.h"
 #include "runtime/comm/cpu/node_group.h"
@@ -21,7 +22,6 @@
 #include "runtime/comm/mpi/session.h"
 #include "runtime/comm/mpi/wait.h"
 #include "runtime/comm/shm/segment.h"
-#include "runtime/comm/thread.h"
 #include "runtime/comm/timeout.h"
 
 namespace lockstep::comm::cpu {

@@ -46,10 +46,9 @@ void end_job_by_mismatch(const OperationSlots& slots, const Place& place, int ot
     return fmt::format("rank {} calls {}", slots.area(local_rank).world_rank,
                        describe(slot.request, slot.label));
   };
-  end_job_once(
-      fmt::format("the ranks of {} call different operations: {}, but {}; every rank must call the "
-                  "same operations in the same order",
-                  place.node_name, what(0), what(other)));
+  end_job_once(fmt::format(
+      "the ranks of {} call different operations: {}, but {}; every rank must call the same operations in the same order",
+      place.node_name, what(0), what(other)));
 }
 
 void end_job_by_leaving(const OperationSlots& slots, const Place& place, int left,

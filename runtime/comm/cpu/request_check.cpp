@@ -33,11 +33,10 @@ bool RequestCheck::matched() {
   mpi::check(MPI_Testall(2, requests_.data(), &arrived, MPI_STATUSES_IGNORE), "MPI_Testall");
   if (arrived == 0) return false;
   if (theirs_.request != mine_.request) {
-    end_job_once(
-        fmt::format("ranks of different nodes call different operations: rank {} calls {}, but rank {} calls "
-                    "{}; every rank must call the same operations in the same order",
-                    mine_.rank, describe(mine_.request, mine_.label.data()), theirs_.rank,
-                    describe(theirs_.request, theirs_.label.data())));
+    end_job_once(fmt::format(
+        "ranks of different nodes call different operations: rank {} calls {}, but rank {} calls {}; every rank must call the same operations in the same order",
+        mine_.rank, describe(mine_.request, mine_.label.data()), theirs_.rank,
+        describe(theirs_.request, theirs_.label.data())));
   }
   matched_ = true;
   return true;

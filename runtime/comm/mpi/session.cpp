@@ -87,8 +87,7 @@ Session::Session(int& argc, char**& argv) {
   if (initialised == 0) {
     const Deadline deadline(
         "MPI_Init",
-        "MPI starts the ranks together, and one is missing: if the nodes are slow to start "
-        "the program, set LOCKSTEP_TIMEOUT to more seconds");
+        "MPI starts the ranks together, and one is missing: if the nodes are slow to start the program, set LOCKSTEP_TIMEOUT to more seconds");
     check(MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided), "MPI_Init_thread");
     initialised_here_ = initialised_by_world = true;
   } else {
@@ -96,9 +95,7 @@ Session::Session(int& argc, char**& argv) {
   }
   if (provided < MPI_THREAD_MULTIPLE) {
     fail(
-        "MPI does not allow calls from several threads (MPI_THREAD_MULTIPLE), but gradients travel on a "
-        "separate "
-        "thread: initialise MPI with MPI_THREAD_MULTIPLE, or use an MPI that supports it");
+        "MPI does not allow calls from several threads (MPI_THREAD_MULTIPLE), but gradients travel on a separate thread: initialise MPI with MPI_THREAD_MULTIPLE, or use an MPI that supports it");
   }
   const Deadline deadline("the start of MPI among all ranks");
   check(MPI_Comm_dup(MPI_COMM_WORLD, &world_), "MPI_Comm_dup");

@@ -5,8 +5,8 @@
 #include <chrono>
 
 #include "common/error.h"
+#include "common/thread.h"
 #include "runtime/comm/failure.h"
-#include "runtime/comm/thread.h"
 #include "runtime/comm/timeout.h"
 
 namespace lockstep::comm::nccl {

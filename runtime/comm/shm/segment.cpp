@@ -14,9 +14,9 @@
 #include <string>
 
 #include "common/error.h"
+#include "common/job_limits.h"
 #include "common/leaf/unique_fd.h"
 #include "common/units.h"
-#include "runtime/comm/shm/memory_limit.h"
 
 namespace lockstep::comm::shm {
 namespace {

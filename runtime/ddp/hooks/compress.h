@@ -2,7 +2,7 @@
 // bf16_compress_hook do.
 //
 // The mean is computed in f32 and rounded once, so no sum overflows.
-// - fp16 keeps 11 bits and ranges from 6e-8 to 65504. Gradients are in that range with Average::tokens or a
+// - fp16 keeps 11 bits and ranges from 6e-8 to 65504. Gradients are in that range if averaged by count, or with a
 //   scaled loss.
 // - bf16 keeps 8 bits and the whole range of f32.
 //

@@ -292,8 +292,7 @@ class PowerSgdHook : public CommHook {
 std::shared_ptr<CommHook> power_sgd_hook(const PowerSgdOptions& options) {
   if (options.matrix_approximation_rank < 1 || options.start_power_sgd_iter < 0) {
     fail_usage(
-        "PowerSGD: matrix_approximation_rank ({}) must be at least 1, and start_power_sgd_iter ({}) at least "
-        "0",
+        "PowerSGD: matrix_approximation_rank ({}) must be at least 1, and start_power_sgd_iter ({}) at least 0",
         options.matrix_approximation_rank, options.start_power_sgd_iter);
   }
   return std::make_shared<PowerSgdHook>(options);

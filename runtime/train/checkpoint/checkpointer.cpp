@@ -5,6 +5,7 @@
 #include <deque>
 #include <exception>
 #include <set>
+#include <sstream>
 #include <utility>
 #include <vector>
 
@@ -87,6 +88,10 @@ struct Checkpointer::State {
     checkpoint::run_with_files(world.communicator(), progress, label, work);
   }
   void wait_until_written();
+  // The communicator of this node's ranks. The first call makes it, on all ranks together.
+  comm::Communicator& node_ranks();
+  // The ranks that have files.
+  std::vector<int> writers(bool have_files);
 
   // The newest checkpoint, which rank 0 finds: on a shared file system other nodes may see an older state.
   std::optional<checkpoint::Headers> find_on_all_ranks();
@@ -104,6 +109,7 @@ struct Checkpointer::State {
   FileSystem& system;
   checkpoint::FileProgress progress;
   std::optional<checkpoint::FolderLock> lock;  // on rank 0
+  std::unique_ptr<comm::Communicator> node_ranks_;
   std::vector<checkpoint::NamedItem> items;
   checkpoint::Modules modules;
   std::deque<checkpoint::FileBuffer> buffers;
@@ -178,6 +184,25 @@ void Checkpointer::State::wait_until_written() {
   });
 }
 
+comm::Communicator& Checkpointer::State::node_ranks() {
+  if (world.nodes() == 1) return world.communicator();
+  if (!node_ranks_) node_ranks_ = world.communicator().split(world.node(), "a node's ranks, for checkpoints");
+  return *node_ranks_;
+}
+
+std::vector<int> Checkpointer::State::writers(bool have_files) {
+  std::vector<std::uint8_t> flags(static_cast<std::size_t>(world.size()));
+  std::uint8_t& mine = flags[static_cast<std::size_t>(world.rank())] = have_files ? 1 : 0;
+  world.communicator()
+      .all_gather({&mine, 1, comm::DataType::u8}, flags.data(), "the writers of a checkpoint")
+      ->wait();
+  std::vector<int> ranks;
+  for (int rank = 0; rank < world.size(); ++rank) {
+    if (flags[static_cast<std::size_t>(rank)] != 0) ranks.push_back(rank);
+  }
+  return ranks;
+}
+
 void Checkpointer::save(std::int64_t step) {
   const auto scope = state_->world.timer().phase(profile::Phase::checkpoint);
   if (state_->options.read_only) fail_usage("Checkpointer: save() was called, but its options say read_only");
@@ -194,11 +219,12 @@ void Checkpointer::save(std::int64_t step) {
       if (state_->world.rank() == 0) state_->prepare_folder();
     });
   }
+  const auto of_node = checkpoint::gather_sections(state_->items, state_->world.rank(), state_->node_ranks());
   std::vector<checkpoint::OutgoingFile> files;
   state_->run_everywhere(fmt::format("the checkpoint of step {}", step), [&] {
     state_->background.rethrow();
     state_->check_lock();
-    files = checkpoint::snapshot(state_->items, state_->world.rank(), state_->buffers);
+    files = checkpoint::snapshot(state_->items, state_->world.rank(), of_node, state_->buffers);
   });
   if (!state_->folder_is_prepared) {
     std::uint64_t bytes = 0;
@@ -208,8 +234,10 @@ void Checkpointer::save(std::int64_t step) {
   state_->folder_is_ours = state_->folder_is_prepared = true;
   state_->last = step;
   state_->last_failed = false;
-  state_->background.start([this, step, files = std::move(files)](const std::function<void()>& released) {
-    state_->writer.write(step, files, released);
+  auto writers = state_->writers(!files.empty());
+  state_->background.start([this, step, files = std::move(files),
+                            writers = std::move(writers)](const std::function<void()>& released) {
+    state_->writer.write(step, files, writers, released);
   });
 }
 
@@ -275,17 +303,31 @@ std::optional<checkpoint::Headers> Checkpointer::State::find_on_all_ranks() {
     headers = checkpoint::Headers{.manifest = checkpoint::manifest_from_text(manifest), .bytes = {}};
     headers->bytes.resize(headers->manifest.files.size());
   }
-  for (std::string& bytes : headers->bytes)
-    bytes = ddp::broadcast_text(ranks, std::move(bytes), 0, "the header of a file");
+  // All headers in one message: a job of 1,000 nodes has as many files.
+  std::string sizes;
+  std::string all;
+  for (std::string& bytes : headers->bytes) {
+    sizes += fmt::format("{} ", bytes.size());
+    all += bytes;
+  }
+  std::istringstream ends(ddp::broadcast_text(ranks, std::move(sizes), 0, "the sizes of the headers"));
+  all = ddp::broadcast_text(ranks, std::move(all), 0, "the headers of the files");
+  std::size_t at = 0;
+  for (std::string& bytes : headers->bytes) {
+    std::size_t size = 0;
+    ends >> size;
+    bytes = all.substr(at, size);
+    at += size;
+  }
   return headers;
 }
 
-// One item after the other, so that the files of one are in memory at a time.
+// One item after the other, so that the files of one are in memory at a time. A file may have several sections.
 void Checkpointer::State::load(const checkpoint::Headers& headers,
                                const std::map<std::string, checkpoint::SavedItem>& saved) {
   const auto& files = headers.manifest.files;
   const auto from = folder / checkpoint::folder_name(headers.manifest.step);
-  checkpoint::NodeReader reader(world, system, progress);
+  checkpoint::NodeReader reader(node_ranks(), system, progress);
   for (const Item::Order order : {Item::Order::tensors, Item::Order::last}) {
     for (const auto& [name, item] : items) {
       if (item->order() != order) continue;
@@ -294,10 +336,16 @@ void Checkpointer::State::load(const checkpoint::Headers& headers,
       std::deque<checkpoint::FileBuffer> contents;
       if (item->kind() != Item::Kind::small) {
         const auto needed = item->needed(sections);
+        std::map<std::size_t, std::vector<std::size_t>> by_file;
         for (std::size_t i = 0; i < sections.size(); ++i) {
-          const checkpoint::FileEntry& file = files[state.files[i]];
-          reader.read(from, file, needed[i], contents.emplace_back());
-          if (needed[i]) sections[i] = checkpoint::section_in(file, contents.back().bytes());
+          auto& of_file = by_file[state.files[i]];
+          if (needed[i]) of_file.push_back(i);
+        }
+        for (const auto& [number, needed_here] : by_file) {
+          const checkpoint::FileEntry& file = files[number];
+          reader.read(from, file, !needed_here.empty(), contents.emplace_back());
+          for (const std::size_t i : needed_here)
+            sections[i] = checkpoint::section_in(file, contents.back().bytes(), static_cast<int>(i));
         }
       }
       item->load(sections);

@@ -15,8 +15,39 @@ using nlohmann::json;
 constexpr const char* kSmallItems = "state";
 constexpr const char* kOurMetadata = "lockstep";
 
+constexpr const char* kRanks = "ranks";  // in the description of an item with the sections of a node's ranks
+
 json description_of(const Item& item, const Section& section) {
   return {{"type", item.type()}, {"values", section.values}};
+}
+
+std::string tensor_name(const std::string& section, const std::string& tensor) {
+  return fmt::format("{}/{}", section, tensor);
+}
+
+// The tensors of one of several sections in a file.
+std::vector<NamedTensor> tensors_under(const TensorFile& file, const std::string& section) {
+  std::vector<NamedTensor> tensors;
+  for (const NamedTensor& tensor : file.tensors) {
+    if (tensor.name.starts_with(section + "/"))
+      tensors.push_back({tensor.name.substr(section.size() + 1), tensor.tensor});
+  }
+  return tensors;
+}
+
+// The sections of an item in a file, with the ranks that saved them.
+std::map<int, Section> sections_in(const FileEntry& entry, const TensorFile& file, const std::string& name,
+                                   const json& described) {
+  std::map<int, Section> sections;
+  if (entry.item.empty()) {
+    sections[entry.rank] = {.tensors = tensors_under(file, name), .values = described.at("values")};
+  } else if (!described.contains(kRanks)) {
+    sections[entry.rank] = {.tensors = file.tensors, .values = described.at("values")};
+  } else {
+    for (const auto& [rank, values] : described.at(kRanks).items())
+      sections[std::stoi(rank)] = {.tensors = tensors_under(file, rank), .values = values};
+  }
+  return sections;
 }
 
 Metadata metadata_of(const json& items) {
@@ -26,7 +57,37 @@ Metadata metadata_of(const json& items) {
 
 }  // namespace
 
-std::vector<OutgoingFile> snapshot(const std::vector<NamedItem>& items, int rank,
+NodeSections gather_sections(const std::vector<NamedItem>& items, int rank, comm::Communicator& node) {
+  NodeSections of_node;
+  for (const auto& [name, item] : items) {
+    if (item->kind() != Item::Kind::per_node) continue;
+    const Section mine = item->save();
+    FileBuffer bytes;
+    TensorCopies copies;
+    copies.add(mine.tensors, metadata_of({{"rank", rank}, {"values", mine.values}}), bytes);
+    copies.run();
+    auto largest = static_cast<std::int64_t>(bytes.bytes().size());
+    const comm::Buffer size = {&largest, 1, comm::DataType::i64};
+    node.all_reduce(size, name, {.op = comm::ReduceOp::max})->wait();
+    const auto stride = static_cast<std::size_t>(largest);
+    std::vector<std::byte> all(stride * static_cast<std::size_t>(node.size()));
+    const auto place = static_cast<std::size_t>(node.rank()) * stride;
+    std::copy(bytes.bytes().begin(), bytes.bytes().end(), all.begin() + static_cast<std::ptrdiff_t>(place));
+    node.all_gather({&all[place], stride, comm::DataType::u8}, all.data(), name)->wait();
+    if (node.rank() != 0) continue;
+    for (std::size_t at = 0; at < all.size(); at += stride) {
+      const TensorFile file = read_tensor_file(std::span(all).subspan(at, stride));
+      const json described = json::parse(file.metadata.at(kOurMetadata));
+      Section& section = of_node[name][described.at("rank")];
+      section.values = described.at("values");
+      for (const NamedTensor& tensor : file.tensors)
+        section.tensors.push_back({tensor.name, tensor.tensor.clone()});
+    }
+  }
+  return of_node;
+}
+
+std::vector<OutgoingFile> snapshot(const std::vector<NamedItem>& items, int rank, const NodeSections& of_node,
                                    std::deque<FileBuffer>& buffers) {
   std::vector<OutgoingFile> files;
   TensorCopies copies;
@@ -40,6 +101,18 @@ std::vector<OutgoingFile> snapshot(const std::vector<NamedItem>& items, int rank
   std::vector<NamedTensor> small;
   json small_items = json::object();
   for (const auto& [name, item] : items) {
+    if (const auto gathered = of_node.find(name); gathered != of_node.end()) {
+      std::vector<NamedTensor> tensors;
+      json described = {{"type", item->type()}, {kRanks, json::object()}};
+      for (const auto& [saver, section] : gathered->second) {
+        const std::string number = std::to_string(saver);
+        described[kRanks][number] = section.values;
+        for (const auto& tensor : section.tensors)
+          tensors.push_back({tensor_name(number, tensor.name), tensor.tensor});
+      }
+      add(fmt::format("{}-{:05}.safetensors", name, rank), name, tensors, {{name, described}});
+    }
+    if (item->kind() == Item::Kind::per_node) continue;
     const bool per_rank = item->kind() == Item::Kind::per_rank;
     if (!per_rank && rank != 0) continue;
     Section section = item->save();
@@ -47,7 +120,7 @@ std::vector<OutgoingFile> snapshot(const std::vector<NamedItem>& items, int rank
     if (item->kind() == Item::Kind::small) {
       small_items[name] = described;
       for (auto& tensor : section.tensors)
-        small.push_back({fmt::format("{}/{}", name, tensor.name), std::move(tensor.tensor)});
+        small.push_back({tensor_name(name, tensor.name), std::move(tensor.tensor)});
       continue;
     }
     add(per_rank ? fmt::format("{}-{:05}.safetensors", name, rank) : name + ".safetensors", name,
@@ -89,32 +162,36 @@ std::map<std::string, SavedItem> saved_items(const Headers& headers) {
           entry.item.empty() ? read_tensor_file(bytes) : read_tensor_header(bytes, entry.bytes);
       const auto items = json::parse(file.metadata.at(kOurMetadata));
       for (const auto& [name, described] : items.items()) {
-        Section section;
-        section.values = described.at("values");
-        for (const NamedTensor& tensor : file.tensors) {
-          if (!entry.item.empty()) {
-            section.tensors.push_back(tensor);
-          } else if (tensor.name.starts_with(name + "/")) {
-            section.tensors.push_back({tensor.name.substr(name.size() + 1), tensor.tensor});
-          }
-        }
         SavedItem& item = saved[name];
         item.type = described.at("type");
-        item.ranks.push_back(std::move(section));
-        item.files.push_back(i);
+        // The ranks of a node need not have consecutive numbers.
+        for (auto& [rank, section] : sections_in(entry, file, name, described)) {
+          const auto index = static_cast<std::size_t>(rank);
+          if (index >= item.ranks.size()) {
+            item.ranks.resize(index + 1);
+            item.files.resize(index + 1, headers.bytes.size());
+          }
+          item.ranks[index] = std::move(section);
+          item.files[index] = i;
+        }
       }
     } catch (const std::exception& error) {
       fail("{} cannot be read: {}", entry.name, error.what());
     }
   }
+  for (const auto& [name, item] : saved) {
+    const auto missing = std::find(item.files.begin(), item.files.end(), headers.bytes.size());
+    if (missing != item.files.end())
+      fail("the state of '{}' of rank {} is missing", name, missing - item.files.begin());
+  }
   return saved;
 }
 
-Section section_in(const FileEntry& entry, std::span<const std::byte> file) {
+Section section_in(const FileEntry& entry, std::span<const std::byte> file, int rank) {
   try {
-    TensorFile read = read_tensor_file(file);
-    return {.tensors = std::move(read.tensors),
-            .values = json::parse(read.metadata.at(kOurMetadata)).at(entry.item).at("values")};
+    const TensorFile read = read_tensor_file(file);
+    const json items = json::parse(read.metadata.at(kOurMetadata));
+    return sections_in(entry, read, entry.item, items.at(entry.item)).at(rank);
   } catch (const std::exception& error) {
     fail("{} cannot be read: {}", entry.name, error.what());
   }

@@ -1,5 +1,5 @@
-// Assigns the items of a checkpoint to files: a file for each module and optimizer (of each rank if it is sharded), and
-// one file, state.safetensors, for all small items.
+// Assigns the items of a checkpoint to files: a file for each module and optimizer (of each rank if it is sharded), a file
+// of each node for what is small and differs by rank, and one file, state.safetensors, for all other small items.
 //
 // Threads: the training thread.
 #pragma once
@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/comm/communicator.h"
 #include "runtime/train/checkpoint/items.h"
 #include "runtime/train/checkpoint/reader.h"
 #include "runtime/train/checkpoint/tensor_file.h"
@@ -22,9 +23,15 @@ struct NamedItem {
   ItemPointer item;
 };
 
+/// The sections of a node's ranks, by the items of the kind per_node.
+using NodeSections = std::map<std::string, std::map<int, Section>>;
+/// Gathers them on the first rank of the node; empty on the others. All ranks of the node (`node`) make the call
+/// together; `rank` is the number among all ranks. The tensors are on the CPU.
+NodeSections gather_sections(const std::vector<NamedItem>& items, int rank, comm::Communicator& node);
+
 /// Copies the state of the items that this rank writes into the buffers, one for each file. More buffers are
 /// added as needed; the files stay in them until the next call.
-std::vector<OutgoingFile> snapshot(const std::vector<NamedItem>& items, int rank,
+std::vector<OutgoingFile> snapshot(const std::vector<NamedItem>& items, int rank, const NodeSections& of_node,
                                    std::deque<FileBuffer>& buffers);
 
 /// A checkpoint as all ranks know it before they load: the header of each file, but the whole file of the small items.
@@ -39,14 +46,14 @@ Headers read_headers(FileSystem& system, const Found& found, FileProgress& progr
 struct SavedItem {
   std::string type;
   std::vector<Section> ranks;
-  std::vector<std::size_t> files;  ///< of the sections; of small items the same file
+  std::vector<std::size_t> files;  ///< of the sections; several may be in one file
 };
 /// The tensors of large items have no memory; those of small items are views of the headers. Throws Error if a file
 /// cannot be understood.
 std::map<std::string, SavedItem> saved_items(const Headers& headers);
 
-/// The section in a file of a large item. Its tensors are views of the file.
-Section section_in(const FileEntry& entry, std::span<const std::byte> file);
+/// The section of a rank in a file of an item that has files of its own. Its tensors are views of the file.
+Section section_in(const FileEntry& entry, std::span<const std::byte> file, int rank);
 
 /// Throws Error naming the first item that cannot load its state; changes nothing.
 void check_fit(const std::vector<NamedItem>& items, const std::map<std::string, SavedItem>& saved);

@@ -12,8 +12,8 @@
 #include "common/environment.h"
 #include "common/error.h"
 #include "common/process.h"
+#include "common/thread.h"
 #include "common/units.h"
-#include "runtime/comm/thread.h"
 #include "runtime/train/checkpoint/reader.h"
 
 namespace lockstep::checkpoint {
@@ -90,7 +90,7 @@ FolderLock::FolderLock(FileSystem& system, const std::filesystem::path& folder, 
                        FolderLockOptions options)
     : system_(system), path_(folder / ".lock"), mine_(mine), options_(std::move(options)) {
   acquire();
-  thread_ = comm::start_thread([this] { beat(); });
+  thread_ = start_thread([this] { beat(); });
 }
 
 FolderLock::~FolderLock() {

@@ -20,14 +20,6 @@ constexpr std::size_t kPieceBytes = std::size_t{1} << 20;
 
 }  // namespace
 
-NodeReader::NodeReader(World& world, FileSystem& system, FileProgress& progress)
-    : system_(system),
-      progress_(progress),
-      node_(world.nodes() > 1 ? world.communicator().split(world.node(), "a node's reader of checkpoints")
-                              : nullptr),
-      ranks_(node_ ? *node_ : world.communicator()) {
-}
-
 void NodeReader::read(const std::filesystem::path& folder, const FileEntry& file, bool needed,
                       FileBuffer& into) {
   std::int32_t wanted = needed ? 1 : 0;

@@ -4,10 +4,9 @@
 #pragma once
 
 #include <filesystem>
-#include <memory>
 
 #include "common/file_system.h"
-#include "runtime/comm/world.h"
+#include "runtime/comm/communicator.h"
 #include "runtime/train/checkpoint/file_progress.h"
 #include "runtime/train/checkpoint/manifest.h"
 #include "runtime/train/checkpoint/tensor_file.h"
@@ -16,8 +15,9 @@ namespace lockstep::checkpoint {
 
 class NodeReader {
  public:
-  /// The arguments must outlive this object.
-  NodeReader(World& world, FileSystem& system, FileProgress& progress);
+  /// `node`: the ranks of this node. The arguments must outlive this object.
+  NodeReader(comm::Communicator& node, FileSystem& system, FileProgress& progress)
+      : system_(system), progress_(progress), ranks_(node) {}
 
   /// Gives the file to the ranks of this node for which `needed` is true; does not read it if there is none. Throws
   /// Error on all ranks of the node if the file cannot be read or differs from the manifest.
@@ -26,8 +26,7 @@ class NodeReader {
  private:
   FileSystem& system_;
   FileProgress& progress_;
-  std::unique_ptr<comm::Communicator> node_;
-  comm::Communicator& ranks_;  // of this node
+  comm::Communicator& ranks_;
 };
 
 }  // namespace lockstep::checkpoint

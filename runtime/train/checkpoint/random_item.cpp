@@ -46,7 +46,7 @@ class RandomItem : public Item {
   RandomItem(int rank, const Modules& modules) : rank_(static_cast<std::size_t>(rank)), modules_(modules) {}
 
   std::string type() const override { return "random"; }
-  Kind kind() const override { return Kind::per_rank; }
+  Kind kind() const override { return Kind::per_node; }
 
   Section save() override {
     Section section;

@@ -28,6 +28,7 @@ class Item {
     small,       ///< the same on all ranks; all small items are in one file of rank 0
     replicated,  ///< the same on all ranks; a file of rank 0
     per_rank,    ///< a file of each rank
+    per_node,    ///< small and different on each rank; a file of each node, with the sections of its ranks
   };
 
   virtual ~Item() = default;

@@ -31,8 +31,12 @@ std::string report_name(int rank) {
 Writer::Writer(WriterOptions options, FileSystem& system) : options_(std::move(options)), system_(system) {
 }
 
-void Writer::write(std::int64_t step, const std::vector<OutgoingFile>& files,
+void Writer::write(std::int64_t step, const std::vector<OutgoingFile>& files, const std::vector<int>& writers,
                    const std::function<void()>& released) {
+  if (std::find(writers.begin(), writers.end(), options_.rank) == writers.end()) {
+    released();
+    return;
+  }
   // Counted, because a checkpoint that failed may be written again.
   current_ = fmt::format(".{}.{}.{}.{}", folder_name(step), options_.training, options_.run, ++count_);
   written_ = 0;
@@ -47,7 +51,7 @@ void Writer::write(std::int64_t step, const std::vector<OutgoingFile>& files,
       mine.files.push_back({file.name, file.item, options_.rank, file.bytes.size(), digest_of(file.bytes)});
     write_files(folder, files, mine.files, released);
     report(folder, mine);
-    if (options_.rank == 0) publish(folder, step);
+    if (options_.rank == 0) publish(folder, step, writers);
   } catch (const std::exception& error) {
     const std::string reason = fmt::format("cannot write the checkpoint of step {}: {}: {}", step,
                                            rank_name(options_.rank, options_.node), error.what());
@@ -195,9 +199,9 @@ RankReport Writer::wait_for(int rank, const Path& folder, std::int64_t step) {
   }
 }
 
-void Writer::publish(const Path& folder, std::int64_t step) {
+void Writer::publish(const Path& folder, std::int64_t step, const std::vector<int>& writers) {
   Manifest manifest{.step = step, .ranks = options_.ranks, .training = options_.training};
-  for (int rank = 0; rank < options_.ranks; ++rank) {
+  for (const int rank : writers) {
     const RankReport report = wait_for(rank, folder, step);
     if (!report.error.empty()) fail("{}", report.error);
     manifest.files.insert(manifest.files.end(), report.files.begin(), report.files.end());
@@ -210,7 +214,7 @@ void Writer::publish(const Path& folder, std::int64_t step) {
   }
   const std::string text = to_text(manifest);
   put(folder / kManifestName, std::as_bytes(std::span(text)));
-  for (int rank = 0; rank < options_.ranks; ++rank) system_.unlink(folder / report_name(rank));
+  for (const int rank : writers) system_.unlink(folder / report_name(rank));
   system_.sync_folder(folder);
   options_.check_lock();
   const Path name = options_.folder / folder_name(step);

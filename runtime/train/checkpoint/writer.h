@@ -62,9 +62,10 @@ class Writer {
     if (!training.empty()) options_.training = training;
   }
 
-  /// Writes the checkpoint of `step`. Calls `released` when the files' memory is no longer needed. Throws
-  /// Error naming rank and node; the checkpoints that exist stay valid then.
-  void write(std::int64_t step, const std::vector<OutgoingFile>& files,
+  /// Writes the checkpoint of `step`. Calls `released` when the files' memory is no longer needed. `writers`: the ranks
+  /// that have files, rank 0 among them, the same on all ranks. Throws Error naming rank and node; the checkpoints that
+  /// exist stay valid then.
+  void write(std::int64_t step, const std::vector<OutgoingFile>& files, const std::vector<int>& writers,
              const std::function<void()>& released);
 
   /// Renames a damaged checkpoint, so that it no longer counts as one. Its content stays. Safe from any thread.
@@ -86,7 +87,7 @@ class Writer {
   void report(const Path& folder, const RankReport& report);
   void tell(const std::string& error);
   RankReport wait_for(int rank, const Path& folder, std::int64_t step);
-  void publish(const Path& folder, std::int64_t step);
+  void publish(const Path& folder, std::int64_t step, const std::vector<int>& writers);
   void move_away(const Path& existing);
   void remove(const Path& checkpoint);
   void remove_leftovers(const Path& except);

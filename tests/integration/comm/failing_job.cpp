@@ -10,6 +10,7 @@
 
 #include <chrono>
 #include <csignal>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -109,6 +110,11 @@ void go_wrong(lockstep::World& world, const std::string& how) {
   std::vector<double> values(8);
   if (how == "throw" || how == "caught") lockstep::fail("sample 17 of shard-000003.tar is broken");
   if (how == "exit") std::exit(0);
+  if (how == "open-files") {
+    rlimit limit{};
+    ::getrlimit(RLIMIT_NOFILE, &limit);
+    std::printf("%ju\n", static_cast<std::uintmax_t>(limit.rlim_cur));
+  }
   if (how == "quick-exit") _exit(0);
   if (how == "killed") std::raise(SIGKILL);
   if (how == "killed-inside") die_inside_an_operation(world);

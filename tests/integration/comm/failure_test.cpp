@@ -1,7 +1,9 @@
 // If one rank fails, the whole job ends soon, with an exit code other than 0 and a line that names the rank
 // and the reason.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -129,6 +131,13 @@ TEST(Job, HasOneRankWithoutALauncher) {
   const auto result = run_process({FAILING_JOB, "well"});
   EXPECT_EQ(result.exit_code, 0) << result.error;
   EXPECT_THAT(result.error, HasSubstr("lockstep: 1 rank on 1 node (single)"));
+}
+
+TEST(Job, RaisesItsLimitOfOpenFiles) {
+  rlimit limit{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
+  const auto result = run_process({"sh", "-c", "ulimit -Sn 300; exec \"$0\" open-files", FAILING_JOB});
+  EXPECT_EQ(result.output, fmt::format("{}\n", limit.rlim_max)) << result.error;
 }
 
 TEST(Job, EndsWithALineWhenAnExceptionLeavesMain) {
@@ -370,7 +379,7 @@ TEST(Job, EndsWhenLabelsOrStepsOfAnOperationDiffer) {
 }
 
 TEST(Job, EndsWhenOneRanksOptimizerIsAStepAhead) {
-  for (const std::string how : {"ddp-skips-a-step", "ddp-skips-a-step-by-ranks"}) {
+  for (const std::string how : {"ddp-skips-a-step", "ddp-skips-a-step-over-ranks"}) {
     const Job job = run(how);
     expect_to_have_ended(job, 5);
     EXPECT_THAT(verdict(job), HasSubstr("rank 0 calls all_reduce of the step's message in step 3"));
@@ -379,7 +388,7 @@ TEST(Job, EndsWhenOneRanksOptimizerIsAStepAhead) {
 }
 
 TEST(Job, EndsWhenOneRankDoesAStepWithoutSynchronisation) {
-  for (const std::string how : {"ddp-does-not-synchronise", "ddp-does-not-synchronise-by-ranks"}) {
+  for (const std::string how : {"ddp-does-not-synchronise", "ddp-does-not-synchronise-over-ranks"}) {
     const Job job = run(how);
     expect_to_have_ended(job, 5);
     EXPECT_THAT(verdict(job), HasSubstr("rank 0 calls all_reduce of the step's message in step 2"));

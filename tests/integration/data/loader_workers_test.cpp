@@ -5,6 +5,8 @@
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
+#include <ctime>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <set>
@@ -12,12 +14,16 @@
 #include <thread>
 
 #include "common/error.h"
+#include "common/job_limits.h"
 #include "common/leaf/cpu_list.h"
+#include "exporters/record/reader.h"
 #include "runtime/data/batch/batch_buffers.h"
 #include "runtime/data/loader.h"
+#include "runtime/data/loader_advice.h"
 #include "runtime/data/plan/planner.h"
 #include "runtime/profile/step_timer.h"
 #include "tests/integration/data/loader_fixture.h"
+#include "tests/unit/exporters/temporary_folder.h"
 
 namespace lockstep::data {
 namespace {
@@ -105,6 +111,52 @@ TEST_F(LoaderTest, ReadingAheadIsLimited) {
   EXPECT_THAT(smaller.describe(), HasSubstr("4 workers, 2 batches ahead: at most "));
   Loader smallest(reader, plan, 0, nullptr, {.bytes_ahead = 1});
   EXPECT_EQ(smallest.memory().batches, 2U);
+}
+
+// The report tells a loader that waits for its disk from one that computes.
+TEST_F(LoaderTest, TheRecordHoldsTheTimeOfTheThreadsAndTheirProcessorTime) {
+  const auto used_by = [&](const std::function<void()>& at_each_sample) {
+    const lockstep::testing::TemporaryFolder folder;
+    profile::StepTimer timer({.node = "n1", .program = "test"}, {.folder = folder.path()});
+    const record::Reader record(timer.file());
+    const WatchedReader reader(*reader_, [&](std::size_t) { at_each_sample(); });
+    Loader loader(reader, alone(), 0, &timer, {.workers = 1, .next_epoch_ahead = false});
+    take(loader, kAll);
+    timer.finish();
+    const auto used = record.read(0).resources.value();
+    EXPECT_EQ(used.loader_buffer_bytes, loader.memory().total());
+    EXPECT_GE(used.loader_build_ns, kSamples * 1'000'000);
+    return static_cast<double>(used.loader_user_ns + used.loader_system_ns + used.loader_delay_ns) /
+           static_cast<double>(used.loader_build_ns);
+  };
+  EXPECT_LT(used_by([] { std::this_thread::sleep_for(std::chrono::milliseconds(1)); }), 0.4);
+  EXPECT_GT(used_by([] {
+              timespec now{};
+              ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+              const std::int64_t begin = now.tv_sec * 1'000'000'000 + now.tv_nsec;
+              while (now.tv_sec * 1'000'000'000 + now.tv_nsec < begin + 1'000'000)
+                ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+            }),
+            0.5);
+}
+
+TEST_F(LoaderTest, BatchesThatMayNotFitIntoMemoryAreReportedBeforeTheFirstOne) {
+  const LoaderMemory memory{.batch = 600, .batches = 5};
+  EXPECT_EQ(advice_on_memory(memory, 2, {.available = 6000, .of = "this node"}), std::nullopt);
+  EXPECT_THAT(
+      advice_on_memory(memory, 3, {.available = 6000, .of = "this node"}).value(),
+      HasSubstr(
+          "3 loaders may need 8.79 KiB (5 batches of 600 B each), but this node has only 5.86 KiB left"));
+  PlanOptions plan = options();
+  plan.cap = 2'000'000'000;  // of 17 bytes
+  if (world().local_rank() != 0 || available_memory().available > std::size_t{60} << 30U) {
+    const Loader loader(*reader_, plan, world());
+    return;
+  }
+  ::testing::internal::CaptureStderr();
+  const Loader loader(*reader_, plan, world());
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              HasSubstr("lower bytes_ahead, batches_ahead or plan.cap"));
 }
 
 TEST_F(LoaderTest, ASamplesSeedDependsOnTheEpochButNotOnTheWorker) {

@@ -73,14 +73,13 @@ struct Change {
 
 struct Mode {
   const char* name;
-  Average average = Average::tokens;
-  bool user_calls_backward = false;
+  bool by_count = true;
   bool find_unused = false;
   bool static_graph = false;
   bool own_gradients = false;
 
   DistributedDataParallelOptions options() const {
-    auto options = small_buckets(average);
+    auto options = small_buckets();
     options.find_unused_parameters = find_unused;
     options.static_graph = static_graph;
     options.gradient_as_bucket_view = !own_gradients;
@@ -110,12 +109,10 @@ void run_step(Ddp& ddp, const Mode& mode, const torch::Tensor& mine, int micro_b
     const auto hold = ddp.no_sync_unless(m + 1 == micro_batches);
     const auto part = mine.chunk(micro_batches)[m];
     const auto loss = torch::square(ddp(part) - part).sum();
-    if (mode.average == Average::tokens) {
+    if (mode.by_count) {
       ddp.backward(loss, part.size(0));
-    } else if (mode.user_calls_backward) {
-      (loss / mine.size(0)).backward();
     } else {
-      ddp.backward(loss / mine.size(0));
+      (loss / mine.size(0)).backward();
     }
   }
 }
@@ -199,12 +196,10 @@ INSTANTIATE_TEST_SUITE_P(
                       if (net->scale.defined()) return;
                       net->scale = net->register_parameter("scale", torch::randn({6}, torch::kDouble));
                     }}),
-            ::testing::Values(
-                Mode{.name = "ByTokens"}, Mode{.name = "ByRanks", .average = Average::ranks},
-                Mode{.name = "UserCallsBackward", .average = Average::ranks, .user_calls_backward = true},
-                Mode{.name = "FindUnused", .find_unused = true},
-                Mode{.name = "StaticGraph", .static_graph = true},
-                Mode{.name = "OwnGradients", .own_gradients = true})),
+            ::testing::Values(Mode{.name = "ByCount"}, Mode{.name = "OverRanks", .by_count = false},
+                              Mode{.name = "FindUnused", .find_unused = true},
+                              Mode{.name = "StaticGraph", .static_graph = true},
+                              Mode{.name = "OwnGradients", .own_gradients = true})),
     [](const auto& test) {
       return std::string(std::get<0>(test.param).name) + std::get<1>(test.param).name;
     });
@@ -232,7 +227,7 @@ TEST(ChangedModelInAStep, KeepsTheAccumulatedGradients) {
 TEST(ChangedModelInAStep, RefusesTheBackwardOfAForwardBeforeTheChange) {
   Stack net;
   net->convert(torch::kDouble);
-  DistributedDataParallel ddp(net, world(), small_buckets(Average::ranks));
+  DistributedDataParallel ddp(net, world(), small_buckets());
   const auto input = rows(2, 1);
   const auto before = ddp(input).sum();
   net->convert(torch::kFloat);
@@ -243,7 +238,7 @@ TEST(ChangedModelInAStep, RefusesTheBackwardOfAForwardBeforeTheChange) {
 TEST(ChangedModelInAStep, RefusesTheBackwardOfAForwardBeforeSeveralChanges) {
   Stack net;
   net->convert(torch::kDouble);
-  DistributedDataParallel ddp(net, world(), small_buckets(Average::ranks));
+  DistributedDataParallel ddp(net, world(), small_buckets());
   const auto input = rows(2, 1);
   const auto before = ddp(input).sum();
   for (const auto type : {torch::kFloat, torch::kDouble}) {
@@ -279,7 +274,7 @@ TEST(ChangedModelInAStep, MayFollowMicroBatchesOfSomeRanksOnly) {
 TEST(ChangedModel, InsideJoinIsRefusedByName) {
   Stack net;
   net->convert(torch::kDouble);
-  DistributedDataParallel ddp(net, world(), small_buckets(Average::ranks));
+  DistributedDataParallel ddp(net, world(), small_buckets());
   const auto input = rows(2, 1);
   EXPECT_THAT(error_of([&] {
                 ddp.join([&] {
@@ -294,7 +289,7 @@ TEST(ChangedModel, InsideJoinIsRefusedByName) {
 TEST(ChangedModel, ThatStillUsesAnUnregisteredLayerIsRefusedByTheParametersName) {
   Stack net;
   net->convert(torch::kDouble);
-  DistributedDataParallel ddp(net, world(), small_buckets(Average::ranks));
+  DistributedDataParallel ddp(net, world(), small_buckets());
   const auto input = rows(2, 1);
   ddp(input).sum().backward();
   net->unregister_last();
@@ -318,7 +313,7 @@ TORCH_MODULE(Lazy);
 
 TEST(ChangedModel, ByItsOwnForwardIsRefusedByName) {
   Lazy net;
-  DistributedDataParallel ddp(net, world(), small_buckets(Average::ranks));
+  DistributedDataParallel ddp(net, world(), small_buckets());
   const auto input = rows(2, 1);
   EXPECT_THAT(error_of([&] { ddp(input); }),
               HasSubstr("forward itself changed the model (parameter 'second.weight' was added)"));
@@ -381,8 +376,8 @@ TEST(ChangedModel, ThatDiffersBetweenRanksIsRefusedOnEveryRankByName) {
   net->register_parameter("scale", torch::ones({first ? 2 : 3}, torch::kDouble));
   EXPECT_THAT(
       error_of([&] { ddp(rows(2, 1)); }),
-      HasSubstr("parameter 0 is 'scale' Double [2] on rank 0 and 'scale' Double [3] on rank 1; change "
-                "the model in the same way"));
+      HasSubstr(
+          "parameter 0 is 'scale' Double [2] on rank 0 and 'scale' Double [3] on rank 1; change the model in the same way"));
 }
 
 TEST(ChangedModel, IsNoticedOnlyIfGradientsAreRecorded) {
@@ -419,7 +414,7 @@ TEST(FrozenParameters, ThatWereTrainedBeforeAreRefusedByName) {
   for (const bool static_graph : {false, true}) {
     Stack net;
     net->convert(torch::kDouble);
-    auto options = small_buckets(Average::ranks);
+    auto options = small_buckets();
     options.static_graph = static_graph;
     DistributedDataParallel ddp(net, world(), options);
     const auto input = rows(2, 1);
@@ -434,8 +429,8 @@ TEST(FrozenParameters, ThatWereTrainedBeforeAreRefusedByName) {
 TEST(FrozenParameters, MayBeFrozenForStepsOfAnotherModel) {
   Stack net;
   net->convert(torch::kDouble);
-  DistributedDataParallel ddp(net, world(), small_buckets(Average::ranks));
-  const Mode mode{.name = "", .average = Average::ranks};
+  DistributedDataParallel ddp(net, world(), small_buckets());
+  const Mode mode{.name = "", .by_count = false};
   for (int i = 0; i < 3; ++i) {
     expect_gradients_of_one_process(ddp, net, mode, i);
     for (auto& parameter : net->parameters()) parameter.set_requires_grad(false);

@@ -45,7 +45,6 @@ int main(int argc, char** argv) {
   const bool by_ranks = argc > 3 && std::string(argv[3]) == "ranks";
   Stack model;
   lockstep::DistributedDataParallelOptions options;
-  options.average = by_ranks ? lockstep::Average::ranks : lockstep::Average::tokens;
   options.find_unused_parameters = argc > 4;
   lockstep::DistributedDataParallel ddp(model, world, options);
   for (int step = 0; step < 6; ++step) {

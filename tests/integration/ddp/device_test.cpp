@@ -75,19 +75,19 @@ class OnADevice : public ::testing::Test {
   }
 };
 
-TEST_F(OnADevice, TokensAreAveragedWithTheFactorOfTheSameStep) {
+TEST_F(OnADevice, CountsAreAveragedWithTheFactorOfTheSameStep) {
   torch::manual_seed(1);
   Net net;
   Net whole = copy_of(net);
-  auto reducer = reducer_of(*net, small_buckets(Average::tokens));
+  auto reducer = reducer_of(*net, small_buckets());
   for (int step = 0; step < 3; ++step) {
     net->zero_grad();
     whole->zero_grad();
     const auto loss = loss_of(net, world().rank(), step);
     // The last rank is late, and the factor is not known without its tokens.
     if (world().rank() == world().size() - 1) std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    reducer.begin((2 + world().rank()) * (step + 1));
-    loss.backward(torch::full_like(loss, reducer.loss_factor()));
+    reducer.begin(ddp::Averaging::by_count, (2 + world().rank()) * (step + 1));
+    loss.backward(torch::full_like(loss, reducer.average().loss_factor()));
     reducer.finish();
 
     std::int64_t tokens = 0;
@@ -108,10 +108,10 @@ TEST_F(OnADevice, TokensAreAveragedWithTheFactorOfTheSameStep) {
 TEST_F(OnADevice, SixteenBitGradientsAreScaledBeforeTheReduction) {
   torch::nn::Linear layer(3, 2);
   layer->to(torch::kBFloat16);
-  auto reducer = reducer_of(*layer, small_buckets(Average::ranks));
+  auto reducer = reducer_of(*layer, small_buckets());
   for (int step = 0; step < 2; ++step) {
     layer->zero_grad();
-    reducer.begin(0);
+    reducer.begin(ddp::Averaging::over_ranks, 0);
     ((layer->weight.sum() + layer->bias.sum()) * (world().rank() + 1)).backward();
     reducer.finish();
     const double mean = (world().size() + 1) / 2.0;
@@ -124,7 +124,7 @@ TEST_F(OnADevice, SixteenBitGradientsAreScaledBeforeTheReduction) {
 
 TEST_F(OnADevice, SparseGradientsAreRefusedByName) {
   torch::nn::Embedding embedding(torch::nn::EmbeddingOptions(4, 2).sparse(true));
-  EXPECT_THAT(error_of([&] { reducer_of(*embedding, small_buckets(Average::ranks)); }),
+  EXPECT_THAT(error_of([&] { reducer_of(*embedding, small_buckets()); }),
               HasSubstr("parameter 'weight' has sparse gradients, which can be summed on the CPU only"));
 }
 

@@ -6,15 +6,11 @@
 
 namespace {
 
-using lockstep::DistributedDataParallelOptions;
-
 void train(lockstep::World& world, const std::string& how) {
   const bool wrong = world.rank() == world.size() - 1;
   torch::manual_seed(1);
   const torch::nn::Linear model(4, 1);
-  DistributedDataParallelOptions options;
-  if (how.ends_with("-by-ranks")) options.average = lockstep::Average::ranks;
-  lockstep::DistributedDataParallel ddp(model, world, options);
+  lockstep::DistributedDataParallel ddp(model, world);
   torch::optim::SGD optimizer(model->parameters(), 0.01);
   for (int step = 1; step <= 5; ++step) {
     const int micro_batches = how == "ddp-well" ? 1 + world.rank() : 2;
@@ -22,7 +18,7 @@ void train(lockstep::World& world, const std::string& how) {
       const bool unsynchronised = wrong && step == 2 && how.starts_with("ddp-does-not-synchronise");
       const auto hold = ddp.no_sync_unless(i == micro_batches && !unsynchronised);
       const auto loss = ddp(torch::ones({3, 4})).square().sum();
-      if (options.average == lockstep::Average::ranks) {
+      if (how.ends_with("-over-ranks")) {
         loss.backward();
       } else {
         ddp.backward(loss, 3);
@@ -45,7 +41,7 @@ void reduce(lockstep::World& world, const std::string& how) {
 void join(lockstep::World& world) {
   const bool wrong = world.rank() == world.size() - 1;
   const torch::nn::Linear model(4, 1);
-  lockstep::DistributedDataParallel ddp(model, world, {.average = lockstep::Average::ranks});
+  lockstep::DistributedDataParallel ddp(model, world);
   ddp.join([&] { ddp.backward(ddp(torch::ones({3, 4})).sum()); }, {.divide_by_initial_world_size = !wrong});
 }
 

@@ -80,9 +80,9 @@ void run_step(Ddp& ddp, const Case& c, const Batch& batch) {
   }
 }
 
-class TokenAveraged : public ::testing::TestWithParam<Case> {};
+class AveragedByCount : public ::testing::TestWithParam<Case> {};
 
-TEST_P(TokenAveraged, GradientsEqualThoseOfOneProcess) {
+TEST_P(AveragedByCount, GradientsEqualThoseOfOneProcess) {
   Net net;
   DistributedDataParallel ddp(net, world(), small_buckets());
   Net alone = copy_of(net);
@@ -107,14 +107,14 @@ TEST_P(TokenAveraged, GradientsEqualThoseOfOneProcess) {
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    Splits, TokenAveraged,
+    Splits, AveragedByCount,
     ::testing::Values(Case{"Equal", 1, equal}, Case{"EqualAccumulated", 3, equal},
                       Case{"Unequal", 1, unequal}, Case{"UnequalAccumulated", 3, unequal},
                       Case{"SomeEmpty", 1, some_empty}, Case{"SomeEmptyAccumulated", 4, some_empty},
                       Case{"Rank0Empty", 1, rank_0_empty}, Case{"Rank0EmptyAccumulated", 2, rank_0_empty}),
     [](const auto& test) { return test.param.name; });
 
-TEST(TokenAveragedStep, WithoutAnyTokenHasZeroGradients) {
+TEST(AveragedByCountStep, WithoutAnyTokenHasZeroGradients) {
   Net net;
   DistributedDataParallel ddp(net, world(), small_buckets());
   ddp.skip();
@@ -127,36 +127,9 @@ TEST(TokenAveragedStep, WithoutAnyTokenHasZeroGradients) {
   EXPECT_LE(gradient_difference(*net, *alone), kTolerance);
 }
 
-// If ranks have equal batches, the mean over ranks of their means is the mean of the whole batch.
-template <typename Backward>
-void check_rank_average(Backward backward) {
-  Net net;
-  DistributedDataParallel ddp(net, world(), small_buckets(Average::ranks));
-  Net alone = copy_of(net);
-  for (int step = 0; step < 3; ++step) {
-    const Batch batch({"", 2, equal}, step);
-    for (int m = 0; m < 2; ++m) {
-      const auto hold = ddp.no_sync_unless(m == 1);
-      backward(ddp, torch::mse_loss(ddp(batch.mine(batch.inputs, m)), batch.mine(batch.targets, m)));
-    }
-    (torch::mse_loss(alone(batch.inputs), batch.targets) * 2).backward();
-    EXPECT_LE(gradient_difference(*net, *alone), kTolerance) << "step " << step;
-    net->zero_grad();
-    alone->zero_grad();
-  }
-}
-
-TEST(RankAveraged, GradientsEqualThoseOfOneProcess) {
-  check_rank_average([](auto& ddp, const torch::Tensor& loss) { ddp.backward(loss); });
-}
-
-TEST(RankAveraged, WorksWithTheUsersOwnBackwardCall) {
-  check_rank_average([](auto& /*ddp*/, const torch::Tensor& loss) { loss.backward(); });
-}
-
 TEST(NoSync, KeepsGradientsOnThisRank) {
   Net net;
-  DistributedDataParallel ddp(net, world(), small_buckets(Average::ranks));
+  DistributedDataParallel ddp(net, world(), small_buckets());
   Net alone = copy_of(net);
   const auto input = rows(3, 1 + static_cast<std::uint64_t>(world().rank()));
   {

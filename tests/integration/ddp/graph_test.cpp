@@ -100,28 +100,28 @@ void check_deep(const Options& options, bool user_calls_backward) {
 }
 
 TEST(Checkpointing, GivesTheGradientsOfOneProcess) {
-  check_deep(small_buckets(Average::ranks), false);
+  check_deep(small_buckets(), false);
 }
 
 TEST(Checkpointing, EndsWithTheOutermostBackward) {
-  check_deep(small_buckets(Average::ranks), true);
+  check_deep(small_buckets(), true);
 }
 
 TEST(Checkpointing, WorksWithAStaticGraph) {
-  auto options = small_buckets(Average::ranks);
+  auto options = small_buckets();
   options.static_graph = true;
   check_deep(options, true);
 }
 
 TEST(Checkpointing, WorksWithSeparateGradients) {
-  auto options = small_buckets(Average::ranks);
+  auto options = small_buckets();
   options.gradient_as_bucket_view = false;
   check_deep(options, true);
 }
 
 TEST(Checkpointing, WithFindUnusedParametersIsRefusedWithARemedy) {
   Deep net;
-  auto options = small_buckets(Average::ranks);
+  auto options = small_buckets();
   options.find_unused_parameters = true;
   options.bucket_cap_mb = 1e-6;  // one parameter per bucket: in larger buckets the gradient would be in time
   DistributedDataParallel ddp(net, world(), options);
@@ -155,7 +155,7 @@ struct Packing : torch::nn::Module {
 template <typename Pack, typename Unpack>
 void check_output(Pack pack, Unpack second_of) {
   auto net = std::make_shared<Packing<Pack>>(pack);
-  DistributedDataParallel ddp(net, world(), small_buckets(Average::ranks));
+  DistributedDataParallel ddp(net, world(), small_buckets());
   for (int step = 0; step < 3; ++step) {
     const auto input = rows(2 * world().size(), 7);
     second_of(ddp(my_part(input))).square().mean().backward();
@@ -214,7 +214,7 @@ TORCH_MODULE(Open);
 
 TEST(Outputs, ThatAreParametersCollectNoHooks) {
   Open net;
-  DistributedDataParallel ddp(net, world(), small_buckets(Average::ranks));
+  DistributedDataParallel ddp(net, world(), small_buckets());
   for (int step = 0; step < 3; ++step) {
     const auto [output, scale] = ddp(rows(2, static_cast<std::uint64_t>(step + world().rank())));
     (output.sum() + scale.sum()).backward();
@@ -227,7 +227,7 @@ TEST(Outputs, ThatAreParametersCollectNoHooks) {
 TEST(Outputs, OfUnknownTypesWorkWithDdpBackward) {
   const auto pack = [](const torch::Tensor& /*a*/, const torch::Tensor& b) { return Opaque{b}; };
   auto net = std::make_shared<Packing<decltype(pack)>>(pack);
-  auto options = small_buckets(Average::ranks);
+  auto options = small_buckets();
   {
     DistributedDataParallel ddp(net, world(), options);
     ddp.backward(ddp(rows(2, 1 + static_cast<std::uint64_t>(world().rank()))).tensor.sum());
@@ -240,7 +240,7 @@ TEST(Outputs, OfUnknownTypesWorkWithDdpBackward) {
 
 TEST(GradientsOfGradients, ThatAccumulateNothingAreAllowed) {
   Net net;
-  DistributedDataParallel ddp(net, world(), small_buckets(Average::ranks));
+  DistributedDataParallel ddp(net, world(), small_buckets());
   Net alone = copy_of(net);
   const auto input = rows(2, 5).requires_grad_(true);
   for (int step = 0; step < 2; ++step) {
@@ -312,13 +312,13 @@ void check_branches(const DistributedDataParallelOptions& options, bool static_c
 }
 
 TEST(ControlFlow, MayDifferBetweenRanksAndSteps) {
-  auto options = small_buckets(Average::ranks);
+  auto options = small_buckets();
   options.find_unused_parameters = true;
   check_branches(options, false);
 }
 
 TEST(ControlFlow, MayDifferBetweenRanksAndStepsWithSeparateGradients) {
-  auto options = small_buckets(Average::ranks);
+  auto options = small_buckets();
   options.find_unused_parameters = true;
   options.gradient_as_bucket_view = false;
   check_branches(options, false);
@@ -326,7 +326,7 @@ TEST(ControlFlow, MayDifferBetweenRanksAndStepsWithSeparateGradients) {
 
 // One backward of two forwards: the first ran under no_sync, the second uses fewer parameters.
 TEST(ControlFlow, OfAForwardUnderNoSyncCountsInACommonBackward) {
-  auto options = small_buckets(Average::ranks);
+  auto options = small_buckets();
   options.find_unused_parameters = true;
   options.first_bucket_bytes = 1;  // one parameter each
   options.bucket_cap_mb = 1e-6;
@@ -354,7 +354,7 @@ TEST(ControlFlow, OfAForwardUnderNoSyncCountsInACommonBackward) {
 }
 
 TEST(StaticGraph, LearnsUnusedParametersInTheFirstStep) {
-  auto options = small_buckets(Average::ranks);
+  auto options = small_buckets();
   options.static_graph = true;
   options.rebuild_buckets = false;
   check_branches(options, true);
@@ -362,7 +362,7 @@ TEST(StaticGraph, LearnsUnusedParametersInTheFirstStep) {
 
 TEST(StaticGraph, PutsUnusedParametersIntoTheLastBucket) {
   SharedBranches net;
-  auto options = small_buckets(Average::ranks);
+  auto options = small_buckets();
   options.static_graph = true;
   DistributedDataParallel ddp(net, world(), options);
   for (int step = 0; step < 2; ++step) ddp(rows(2, 1), true).sum().backward();
@@ -372,7 +372,7 @@ TEST(StaticGraph, PutsUnusedParametersIntoTheLastBucket) {
 
 TEST(StaticGraph, ThatChangesIsRefusedByName) {
   SharedBranches net;
-  auto options = small_buckets(Average::ranks);
+  auto options = small_buckets();
   options.static_graph = true;
   DistributedDataParallel ddp(net, world(), options);
   ddp(rows(2, 1), true).sum().backward();
@@ -382,7 +382,7 @@ TEST(StaticGraph, ThatChangesIsRefusedByName) {
 
 TEST(StaticGraph, ThatLosesAParameterIsRefusedByName) {
   SharedBranches net;
-  auto options = small_buckets(Average::ranks);
+  auto options = small_buckets();
   options.static_graph = true;
   DistributedDataParallel ddp(net, world(), options);
   ddp(rows(2, 1), true).sum().backward();
@@ -409,7 +409,7 @@ TEST(StaticGraph, IsLearnedByRanksThatSkipTheFirstStep) {
 
 TEST(SeparateGradients, StayTheSameTensors) {
   Net net;
-  auto options = small_buckets(Average::ranks);
+  auto options = small_buckets();
   options.gradient_as_bucket_view = false;
   DistributedDataParallel ddp(net, world(), options);
   Net alone = copy_of(net);

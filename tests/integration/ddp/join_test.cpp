@@ -21,7 +21,7 @@ torch::nn::Linear one_weight() {
 // Every rank's gradient is 50; rank 0 ends after three steps, the others after five.
 std::vector<double> gradients_under_join(bool divide_by_initial_world_size) {
   auto layer = one_weight();
-  DistributedDataParallel ddp(layer, world(), small_buckets(Average::ranks));
+  DistributedDataParallel ddp(layer, world(), small_buckets());
   std::vector<double> gradients;
   ddp.join(
       [&] {
@@ -55,7 +55,7 @@ TEST(Join, TrainsLikeOneProcessThatAveragesTheRemainingRanks) {
     return rows(3, static_cast<std::uint64_t>(100 * step + rank));
   };
   Net net;
-  DistributedDataParallel ddp(net, world(), small_buckets(Average::ranks));
+  DistributedDataParallel ddp(net, world(), small_buckets());
   Net alone = copy_of(net);
   torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.1));
   ddp.join(
@@ -91,7 +91,7 @@ TEST(Join, TrainsLikeOneProcessThatAveragesTheRemainingRanks) {
 TEST(Join, GivesAllRanksTheBuffersOfTheRankThatEndedLast) {
   torch::nn::BatchNorm1d norm(6);
   norm->to(torch::kDouble);
-  DistributedDataParallel ddp(norm, world(), small_buckets(Average::ranks));
+  DistributedDataParallel ddp(norm, world(), small_buckets());
   const int steps = 1 + world().rank() % 2 + 2 * (world().rank() == 0 ? 1 : 0);  // rank 0 ends last
   ddp.join([&] {
     for (int step = 0; step < steps; ++step) {
@@ -107,7 +107,7 @@ TEST(Join, GivesAllRanksTheBuffersOfTheRankThatEndedLast) {
 TEST(Join, CanBeUsedForEachEpochWithBuffersAndAccumulation) {
   torch::nn::BatchNorm1d norm(6);
   norm->to(torch::kDouble);
-  DistributedDataParallel ddp(norm, world(), small_buckets(Average::ranks));
+  DistributedDataParallel ddp(norm, world(), small_buckets());
   for (int epoch = 0; epoch < 2; ++epoch) {
     ddp.join([&] {
       for (int i = 0; i < (world().rank() == 0 ? 3 : 4); ++i) {
@@ -123,7 +123,7 @@ TEST(Join, CanBeUsedForEachEpochWithBuffersAndAccumulation) {
 
 TEST(Join, TakesPartInAccumulationAndUnusedParameters) {
   Net net;
-  auto options = small_buckets(Average::ranks);
+  auto options = small_buckets();
   options.find_unused_parameters = true;
   DistributedDataParallel ddp(net, world(), options);
   int steps = 0;
@@ -144,7 +144,7 @@ TEST(Join, TakesPartInAccumulationAndUnusedParameters) {
 
 TEST(Join, EndsOnAllRanksWithTheFirstIfAsked) {
   auto layer = one_weight();
-  DistributedDataParallel ddp(layer, world(), small_buckets(Average::ranks));
+  DistributedDataParallel ddp(layer, world(), small_buckets());
   int done = 0;
   const auto error = error_of([&] {
     ddp.join(
@@ -161,22 +161,29 @@ TEST(Join, EndsOnAllRanksWithTheFirstIfAsked) {
   }
 }
 
-TEST(Join, IsRefusedForAveragingByTokens) {
+TEST(Join, RefusesACountAndAModelAveragedByCount) {
   auto layer = one_weight();
-  DistributedDataParallel ddp(layer, world(), small_buckets());
+  DistributedDataParallel ddp(layer, world());
+  const auto backward = [&] { ddp.backward(ddp(torch::ones({1, 1})).sum(), 1); };
+  EXPECT_THAT(error_of([&] {
+                const auto hold = ddp.no_sync();
+                ddp.join(backward);
+              }),
+              HasSubstr("call skip()"));
+  backward();
   EXPECT_THAT(error_of([&] { ddp.join([] {}); }), HasSubstr("call skip()"));
 }
 
 TEST(Join, CanBeSwitchedOff) {
   auto layer = one_weight();
-  DistributedDataParallel ddp(layer, world(), small_buckets(Average::ranks));
+  DistributedDataParallel ddp(layer, world(), small_buckets());
   ddp.join([&] { ddp(torch::ones({1, 1})).sum().backward(); }, {.enable = false});
   EXPECT_FLOAT_EQ(layer->weight.grad().item<float>(), 1);
 }
 
 // As PyTorch's test of accumulation: one iteration of every `period` is synchronised, the last one.
 void check_accumulation(int period, bool as_view) {
-  auto options = small_buckets(Average::ranks);
+  auto options = small_buckets();
   options.gradient_as_bucket_view = as_view;
   Net net;
   DistributedDataParallel ddp(net, world(), options);
@@ -211,7 +218,7 @@ TEST(Accumulation, AtOddAndEvenIterations) {
 TEST(Lateness, NamesTheRankThatWasWaitedFor) {
   if (world().size() == 1) GTEST_SKIP() << "needs 2 ranks";
   Net net;
-  DistributedDataParallel ddp(net, world(), small_buckets(Average::ranks));
+  DistributedDataParallel ddp(net, world(), small_buckets());
   const int late = world().size() - 1;
   bool named = false;
   // Another process may delay one of the other ranks for as long, but not in every step.
@@ -222,7 +229,7 @@ TEST(Lateness, NamesTheRankThatWasWaitedFor) {
     while (world().rank() == late && seconds_between(begin, monotonic_ns()) < 0.02) {
     }
     loss.backward();
-    const auto& share = ddp.reducer().comm_share();
+    const auto& share = ddp.reducer().observer().share();
     named = world().rank() != late && share.waited_for == late && share.wait_ns > 5'000'000;
     if (named) {
       EXPECT_LT(share.transfer_ns, 20'000'000U);
@@ -241,7 +248,7 @@ TEST(Lateness, IsWrittenToTheRecord) {
   profile::StepTimer& timer = world().timer();
   if (timer.file().empty()) GTEST_SKIP() << "there is no record here";
   Net net;
-  DistributedDataParallel ddp(net, world(), small_buckets(Average::ranks));
+  DistributedDataParallel ddp(net, world(), small_buckets());
   timer.begin_step();
   const record::Reader reader(timer.file());
   const auto before = reader.read().counters;
@@ -257,7 +264,7 @@ TEST(Lateness, IsWrittenToTheRecord) {
 
 TEST(AutotunedBuckets, AreChosenOnceAndEquallyOnAllRanks) {
   Net net;
-  auto options = small_buckets(Average::ranks);
+  auto options = small_buckets();
   options.autotune_buckets = true;
   DistributedDataParallel ddp(net, world(), options);
   Net alone = copy_of(net);
@@ -278,7 +285,7 @@ TEST(AutotunedBuckets, AreChosenOnceAndEquallyOnAllRanks) {
 TEST(AutotunedBuckets, AreOffUnderDeterministicAlgorithms) {
   at::globalContext().setDeterministicAlgorithms(true, false);
   auto layer = one_weight();
-  auto options = small_buckets(Average::ranks);
+  auto options = small_buckets();
   options.autotune_buckets = true;
   const DistributedDataParallel ddp(layer, world(), options);
   EXPECT_FALSE(ddp.options().autotune_buckets);

@@ -7,37 +7,20 @@
 #include "common/error.h"
 #include "runtime/ddp/reducer.h"
 #include "tests/integration/ddp/models.h"
+#include "tests/unit/runtime/ddp/fake_communicator.h"
 
 namespace lockstep::testing {
 namespace {
 
 /// One of two ranks. The other one answers only in wait(): then all operations so far are done.
-class SlowCommunicator : public comm::Communicator {
+class SlowCommunicator : public FakeCommunicator {
  public:
-  SlowCommunicator() : Communicator({.size = 2, .node_name = "here"}) {}
-
-  std::string_view name() const override { return "slow"; }
+  SlowCommunicator() : FakeCommunicator({.size = 2, .node_name = "here"}) {}
 
   comm::WorkHandle all_reduce(comm::Buffer /*buffer*/, std::string_view /*label*/,
                               comm::ReduceOptions options) override {
     pending_.push_back(std::move(options));
-    return std::make_shared<PendingWork>(*this);
-  }
-  comm::WorkHandle broadcast(comm::Buffer /*buffer*/, int /*root*/, std::string_view /*label*/) override {
-    return std::make_shared<PendingWork>(*this);
-  }
-  comm::WorkHandle all_gather(comm::Buffer /*mine*/, void* /*all*/, std::string_view /*label*/) override {
-    return std::make_shared<PendingWork>(*this);
-  }
-  comm::WorkHandle reduce_scatter(void* /*all*/, comm::Buffer /*mine*/, std::string_view /*label*/,
-                                  comm::ReduceOptions /*options*/) override {
-    return std::make_shared<PendingWork>(*this);
-  }
-  std::unique_ptr<comm::Communicator> split(int /*color*/, std::string_view /*name*/) override {
-    return nullptr;
-  }
-  comm::WorkHandle barrier(std::string_view /*label*/) override {
-    return std::make_shared<PendingWork>(*this);
+    return start({});
   }
 
   std::shared_ptr<void> allocate(std::size_t bytes) override {
@@ -59,6 +42,9 @@ class SlowCommunicator : public comm::Communicator {
   }
 
   std::vector<std::weak_ptr<void>> buckets;
+
+ protected:
+  comm::WorkHandle start(std::string_view /*label*/) override { return std::make_shared<PendingWork>(*this); }
 
  private:
   class PendingWork : public comm::Work {
@@ -83,18 +69,18 @@ TEST(Operations, KeepTheirBucketsWhenBackwardThrows) {
     Net net;
     ddp::Reducer reducer(communicator, communicator, timer, ddp::named_parameters_of(*net), small_buckets(),
                          sync);
-    reducer.begin(5);
+    reducer.begin(ddp::Averaging::by_count, 5);
     net(rows(1, 1)).sum().backward();
     reducer.finish();  // the buckets are laid out again
-    reducer.begin(5);
+    reducer.begin(ddp::Averaging::by_count, 5);
     torch::Tensor loss = torch::zeros({}, torch::kDouble);
     const auto parameters = net->named_parameters();
-    EXPECT_EQ(communicator.buckets.size(), reducer.buckets())
+    EXPECT_EQ(communicator.buckets.size(), reducer.layout().size())
         << "buckets are allocated once, in the right order";
     const auto layout = reducer.layout();
     for (const auto& name : layout.front()) loss = loss + parameters[name].sum();
     loss.backward();  // starts the reduction of the first bucket
-    ASSERT_EQ(reducer.trace().launches.size(), 1U);
+    ASSERT_EQ(reducer.observer().trace().launches.size(), 1U);
     EXPECT_THROW(reducer.finish(), Error);
   }
   EXPECT_EQ(communicator.alive(), 1U) << "of " << communicator.buckets.size();

@@ -42,9 +42,8 @@ struct NetImpl : torch::nn::Module {
 TORCH_MODULE(Net);
 
 /// Options with small buckets, so that the models here have several.
-inline DistributedDataParallelOptions small_buckets(Average average = Average::tokens) {
+inline DistributedDataParallelOptions small_buckets() {
   DistributedDataParallelOptions options;
-  options.average = average;
   options.first_bucket_bytes = 256;
   options.bucket_cap_mb = 700.0 / (1 << 20);
   return options;

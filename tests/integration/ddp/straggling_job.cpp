@@ -1,9 +1,10 @@
-// A small training job in which one rank has a fault. stragglers_test starts it and looks at its records.
+// A small training job with a fault. stragglers_test and verdict_test start it and look at its records.
 //
 //   mpirun -np 2 straggling_job FAULT [RANK]
 //
 // FAULT: none; hog (another process on the rank's core); long (as many tokens in fewer and longer samples); link (the rank's
-// messages leave late); reads (its batches come late); checkpoint (it alone writes, slowly).
+// messages leave late); reads (its batches come late); checkpoint (it alone writes, slowly); memory (it keeps 4 MB more in
+// each step, for ever); input (the batches of all ranks come late).
 #include <mpi.h>
 #include <sched.h>
 #include <sys/prctl.h>
@@ -16,9 +17,11 @@
 #include <csignal>
 #include <cstdlib>
 #include <fstream>
+#include <limits>
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "runtime/ddp/distributed_data_parallel.h"
 #include "runtime/profile/timed_batches.h"
@@ -70,8 +73,8 @@ void start_hog() {
 // Reads each step's batch when it is asked for, as a loader without workers does.
 class Reader {
  public:
-  Reader(std::int64_t samples, std::chrono::milliseconds latency)
-      : latency_(latency), batch_(torch::rand({samples, kTokens / samples, kWidth})) {}
+  Reader(std::int64_t samples, std::chrono::milliseconds latency, int steps)
+      : latency_(latency), steps_(steps), batch_(torch::rand({samples, kTokens / samples, kWidth})) {}
   Reader& begin() { return *this; }
   Reader& end() { return *this; }
   Reader& operator++() {
@@ -80,10 +83,11 @@ class Reader {
     return *this;
   }
   torch::Tensor& operator*() { return batch_; }
-  bool operator!=(const Reader& /*end*/) const { return step_ < kSteps; }
+  bool operator!=(const Reader& /*end*/) const { return step_ < steps_; }
 
  private:
   std::chrono::milliseconds latency_;
+  int steps_;
   int step_ = 0;
   torch::Tensor batch_;
 };
@@ -114,7 +118,10 @@ int main(int argc, char** argv) {
   lockstep::DistributedDataParallel ddp(model, world);
   torch::optim::SGD optimizer(model->parameters(), 0.01);
   const std::int64_t samples = mine && fault == "long" ? 8 : 64;
-  Reader reader(samples, std::chrono::milliseconds(mine && fault == "reads" ? 25 : 0));
+  const bool reads_late = fault == "input" || (mine && fault == "reads");
+  Reader reader(samples, std::chrono::milliseconds(reads_late ? 25 : 0),
+                fault == "memory" ? std::numeric_limits<int>::max() : kSteps);
+  std::vector<torch::Tensor> kept;
   if (mine && fault == "link") link_delay_ms = 10;
   int step = 0;
   for (auto& batch : lockstep::profile::timed_batches(world.timer(), reader)) {
@@ -124,6 +131,7 @@ int main(int argc, char** argv) {
       optimizer.step();
       optimizer.zero_grad();
     }
+    if (mine && fault == "memory") kept.push_back(torch::ones({1 << 20}));
     if (mine && fault == "checkpoint" && ++step % 10 == 0) {
       const auto scope = world.timer().phase(Phase::checkpoint);
       std::this_thread::sleep_for(std::chrono::milliseconds(300));

@@ -251,6 +251,25 @@ TEST_F(ReadmeLoop, ShowsTheLoadersThreadsInAProfileThatEndsWithTheJob) {
   }
 }
 
+TEST_F(ReadmeLoop, EndsAfterTheProfiledStepsIfTheScheduleSaysSo) {
+  ::setenv("LOCKSTEP_PROFILE", "wait:1,active:1,stop", 1);
+  const auto ranks = run({"loader", make_pack()});
+  ::unsetenv("LOCKSTEP_PROFILE");
+  for (const Snapshot& rank : ranks) {
+    EXPECT_EQ(rank.counters.steps, 2);
+    EXPECT_NE(rank.finished_unix_ns, 0);
+  }
+  EXPECT_TRUE(fs::exists(records() / "trace.json"));
+}
+
+TEST_F(ReadmeLoop, SaysAtItsEndWhereTheTimeWent) {
+  const ProcessResult result = run_process(testing::mpi_command("2", {README_LOOP, "own"}));
+  const std::string_view sign = "lockstep: goodput of rank 0 in 3 steps: ";
+  const std::size_t place = result.error.find(sign);
+  ASSERT_NE(place, std::string::npos) << result.error;
+  EXPECT_EQ(result.error.find(sign, place + 1), std::string::npos) << "one line:\n" << result.error;
+}
+
 TEST_F(ReadmeLoop, DoesNotStartWithABadSchedule) {
   ::setenv("LOCKSTEP_PROFILE", "active:0", 1);
   const ProcessResult result = run_process(testing::mpi_command("2", {README_LOOP, "own"}));

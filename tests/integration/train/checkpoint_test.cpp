@@ -402,6 +402,20 @@ TEST(Checkpointer, RefusesToSaveWhileTheModuleHasTheAverages) {
 }
 
 // The periodic save and the stop signal of the documented loop meet in one step.
+TEST(Checkpointer, TheRandomStatesOfANodeAreInOneFile) {
+  const SharedFolder folder;
+  torch::nn::Linear net(2, 2);
+  Checkpointer checkpointer(world(), folder / "run");
+  checkpointer.add("model", *net);
+  checkpointer.save(1);
+  checkpointer.wait();
+  if (world().rank() != 0) return;
+  int files = 0;
+  for (const auto& entry : fs::directory_iterator(folder / "run/step-000001"))
+    files += entry.path().filename().string().starts_with("random-") ? 1 : 0;
+  EXPECT_EQ(files, world().nodes());
+}
+
 TEST(Checkpointer, SavingTheSameStepAgainDoesNothing) {
   const SharedFolder folder;
   std::int64_t value = 5;

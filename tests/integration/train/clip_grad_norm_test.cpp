@@ -52,7 +52,7 @@ TEST(DistributedOptimizer, IsUsedAsLibTorchsByGenericCode) {
   torch::manual_seed(7);
   Net net;
   Net alone = copy_of(net);
-  DistributedDataParallel ddp(net, world(), small_buckets(Average::ranks));
+  DistributedDataParallel ddp(net, world(), small_buckets());
   const auto options = torch::optim::AdamWOptions(0.01).weight_decay(0.3);
   DistributedOptimizer<torch::optim::AdamW> optimizer(ddp, decay_groups(*net, options));
   torch::optim::AdamW reference(decay_groups(*alone, options));

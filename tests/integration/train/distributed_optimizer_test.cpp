@@ -26,7 +26,7 @@ std::int64_t rows_of(int rank, int micro_batch) {
 }
 
 struct Case {
-  Average average = Average::tokens;
+  bool by_count = true;
   int micro_batches = 1;
   double clip = 0;  // 0: no clipping
 };
@@ -35,7 +35,7 @@ struct Case {
 void run_backward(DistributedDataParallel<NetImpl>& ddp, const Case& c, int step) {
   std::int64_t total = 0;
   for (int m = 0; m < c.micro_batches; ++m) {
-    for (int r = 0; r < world().size(); ++r) total += c.average == Average::ranks ? 3 : rows_of(r, m);
+    for (int r = 0; r < world().size(); ++r) total += c.by_count ? rows_of(r, m) : 3;
   }
   const auto inputs = rows(total, 100 + static_cast<std::uint64_t>(step));
   const auto targets = rows(total, 200 + static_cast<std::uint64_t>(step));
@@ -43,13 +43,13 @@ void run_backward(DistributedDataParallel<NetImpl>& ddp, const Case& c, int step
   for (int m = 0; m < c.micro_batches; ++m) {
     const auto hold = ddp.no_sync_unless(m + 1 == c.micro_batches);
     for (int r = 0; r < world().size(); ++r) {
-      const std::int64_t end = begin + (c.average == Average::ranks ? 3 : rows_of(r, m));
+      const std::int64_t end = begin + (c.by_count ? rows_of(r, m) : 3);
       if (r == world().rank()) {
         const auto loss = sum_of_squares(ddp(inputs.slice(0, begin, end)), targets.slice(0, begin, end));
-        if (c.average == Average::ranks) {
-          ddp.backward(loss);
-        } else {
+        if (c.by_count) {
           ddp.backward(loss, end - begin);
+        } else {
+          ddp.backward(loss);
         }
       }
       begin = end;
@@ -61,11 +61,11 @@ void run_backward(DistributedDataParallel<NetImpl>& ddp, const Case& c, int step
 void run_backward_alone(Net& net, const Case& c, int step) {
   std::int64_t total = 0;
   for (int m = 0; m < c.micro_batches; ++m) {
-    for (int r = 0; r < world().size(); ++r) total += c.average == Average::ranks ? 3 : rows_of(r, m);
+    for (int r = 0; r < world().size(); ++r) total += c.by_count ? rows_of(r, m) : 3;
   }
   const auto inputs = rows(total, 100 + static_cast<std::uint64_t>(step));
   const auto targets = rows(total, 200 + static_cast<std::uint64_t>(step));
-  const auto divisor = c.average == Average::ranks ? world().size() : total;
+  const auto divisor = c.by_count ? total : world().size();
   (sum_of_squares(net->forward(inputs), targets) / static_cast<double>(divisor)).backward();
 }
 
@@ -83,7 +83,7 @@ void expect_equal_to_one_process(const Options& options, const Case& c) {
   torch::manual_seed(7);
   Net net;
   Net alone = copy_of(net);
-  DistributedDataParallel ddp(net, world(), small_buckets(c.average));
+  DistributedDataParallel ddp(net, world(), small_buckets());
   DistributedOptimizer<Optimizer> optimizer(ddp, options);
   Optimizer reference(alone->parameters(), options);
   for (int step = 0; step < 5; ++step) {
@@ -108,15 +108,15 @@ TEST(DistributedOptimizer, EqualsAdamWOnOneProcess) {
   expect_equal_to_one_process<torch::optim::AdamW>(kAdamW, {});
 }
 
-TEST(DistributedOptimizer, EqualsAdamOnOneProcessAveragingByRanks) {
+TEST(DistributedOptimizer, EqualsAdamOnOneProcessAveragingOverRanks) {
   expect_equal_to_one_process<torch::optim::Adam>(torch::optim::AdamOptions(0.01).amsgrad(true),
-                                                  {.average = Average::ranks});
+                                                  {.by_count = false});
 }
 
 TEST(DistributedOptimizer, EqualsSgdWithMomentumOnOneProcessWhenAccumulating) {
   const auto options = torch::optim::SGDOptions(0.005).momentum(0.9).nesterov(true);
   expect_equal_to_one_process<torch::optim::SGD>(options, {.micro_batches = 3});
-  expect_equal_to_one_process<torch::optim::SGD>(options, {.average = Average::ranks, .micro_batches = 2});
+  expect_equal_to_one_process<torch::optim::SGD>(options, {.by_count = false, .micro_batches = 2});
 }
 
 TEST(DistributedOptimizer, EqualsRmsPropOnOneProcess) {
@@ -144,7 +144,6 @@ TEST(DistributedOptimizer, GivesAllRanksTheSameBits) {
 TEST(DistributedOptimizer, KeepsItsShareOfTheState) {
   torch::nn::Sequential net(torch::nn::Linear(100, 300), torch::nn::Tanh(), torch::nn::Linear(300, 50));
   DistributedDataParallelOptions options;
-  options.average = Average::ranks;
   DistributedDataParallel ddp(net, world(), options);
   DistributedOptimizer<torch::optim::AdamW> optimizer(ddp, torch::optim::AdamWOptions(0.01));
   for (int step = 0; step < 3; ++step) {
@@ -211,7 +210,7 @@ TORCH_MODULE(Sometimes);
 
 TEST(DistributedOptimizer, DoesNotChangeUnusedParameters) {
   Sometimes net;
-  auto options = small_buckets(Average::ranks);
+  auto options = small_buckets();
   options.find_unused_parameters = true;
   DistributedDataParallel ddp(net, world(), options);
   DistributedOptimizer<torch::optim::AdamW> optimizer(ddp, kAdamW);
@@ -436,7 +435,7 @@ TEST(TiedWeights, CountOnce) {
 
 TEST(DistributedOptimizer, DoesNotWorkWithJoin) {
   Net net;
-  DistributedDataParallel ddp(net, world(), small_buckets(Average::ranks));
+  DistributedDataParallel ddp(net, world(), small_buckets());
   const DistributedOptimizer<torch::optim::AdamW> optimizer(ddp, kAdamW);
   EXPECT_THAT(error_of([&] { ddp.join([] {}); }),
               HasSubstr("cannot take part in DistributedOptimizer's step"));

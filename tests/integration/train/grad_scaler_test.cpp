@@ -43,6 +43,35 @@ TEST(GradScaler, GradientsAreThoseWithoutScaling) {
   scaler.update();
 }
 
+TEST(GradScaler, ADistributedModelHasTheGradientsWithoutScalingInBothAverages) {
+  for (const bool by_count : {true, false}) {
+    Net net;
+    Net alone = copy_of(net);
+    DistributedDataParallel ddp(net, world(), small_buckets());
+    torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.0));
+    GradScaler scaler(world(), small());
+    for (std::uint64_t step = 0; step < 3; ++step) {
+      for (std::uint64_t m = 0; m < 2; ++m) {
+        const auto hold = ddp.no_sync_unless(m == 1);
+        const auto input = rows(3 * world().size(), 10 * step + m);
+        const auto mine = my_part(input);
+        if (by_count) {
+          ddp.backward(scaler.scale(sum_of_squares(ddp(mine), mine)), mine.numel());
+        } else {
+          scaler.scale(torch::mse_loss(ddp(mine), mine)).backward();
+        }
+        (torch::mse_loss(alone(input), input) / (by_count ? 2 : 1)).backward();
+      }
+      EXPECT_TRUE(scaler.unscale(optimizer));
+      EXPECT_LE(gradient_difference(*net, *alone), 1e-12) << step;
+      EXPECT_TRUE(scaler.step(optimizer));
+      scaler.update();
+      net->zero_grad();
+      alone->zero_grad();
+    }
+  }
+}
+
 TEST(GradScaler, AHalfLossIsScaledAsFloat) {
   const GradScaler scaler(world());  // its scale does not fit into half
   for (const auto type : {torch::kHalf, torch::kBFloat16}) {

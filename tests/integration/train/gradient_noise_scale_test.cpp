@@ -33,11 +33,11 @@ torch::Tensor gradients(std::int64_t count) {
   return kSignal + kDeviation * torch::randn({count, kWidth}, torch::kDouble);
 }
 
-double measured(Average average, const std::function<std::int64_t(int)>& samples_of_step) {
+double measured(bool by_count, const std::function<std::int64_t(int)>& samples_of_step) {
   torch::manual_seed(100 + static_cast<std::uint64_t>(world().rank()));
   Vector vector;
-  DistributedDataParallel ddp(vector, world(), small_buckets(average));
-  const auto noise = std::make_shared<GradientNoiseScale>(world(), average, 0.995);
+  DistributedDataParallel ddp(vector, world(), small_buckets());
+  const auto noise = std::make_shared<GradientNoiseScale>(world(), 0.995);
   ddp.register_comm_hook(noise);
   for (int step = 0; step < 600; ++step) {
     const std::int64_t samples = samples_of_step(step);
@@ -45,7 +45,7 @@ double measured(Average average, const std::function<std::int64_t(int)>& samples
     for (std::size_t i = 0; i < parts.size(); ++i) {
       const auto hold = ddp.no_sync_unless(i + 1 == parts.size());
       const auto losses = ddp(parts[i]);
-      if (average == Average::tokens) {
+      if (by_count) {
         ddp.backward(losses.sum(), parts[i].size(0));
       } else {
         ddp.backward(losses.sum() / static_cast<double>(std::max<std::int64_t>(samples, 1)));
@@ -57,29 +57,29 @@ double measured(Average average, const std::function<std::int64_t(int)>& samples
   return noise->value().value();
 }
 
-TEST(GradientNoiseScale, IsFoundByTokens) {
+TEST(GradientNoiseScale, IsFoundByCount) {
   if (world().size() < 2) GTEST_SKIP() << "needs two ranks";
-  EXPECT_NEAR(measured(Average::tokens, [](int) { return 4; }), kNoiseScale, 0.15 * kNoiseScale);
+  EXPECT_NEAR(measured(true, [](int) { return 4; }), kNoiseScale, 0.15 * kNoiseScale);
 }
 
 // The number of tokens differs between ranks, and between steps so much that the expected number changes too.
 TEST(GradientNoiseScale, IsFoundWithUnevenTokens) {
   if (world().size() < 2) GTEST_SKIP() << "needs two ranks";
   const auto samples = [](int step) { return 2 + 2 * world().rank() + (step % 100 < 50 ? 0 : 12); };
-  EXPECT_NEAR(measured(Average::tokens, samples), kNoiseScale, 0.2 * kNoiseScale);
+  EXPECT_NEAR(measured(true, samples), kNoiseScale, 0.2 * kNoiseScale);
 }
 
-TEST(GradientNoiseScale, IsFoundByRanks) {
+TEST(GradientNoiseScale, IsFoundOverRanks) {
   if (world().size() < 2) GTEST_SKIP() << "needs two ranks";
-  EXPECT_NEAR(measured(Average::ranks, [](int) { return 4; }), kNoiseScale, 0.15 * kNoiseScale);
+  EXPECT_NEAR(measured(false, [](int) { return 4; }), kNoiseScale, 0.15 * kNoiseScale);
 }
 
 // The last rank has no samples if that leaves two ranks that have.
-TEST(GradientNoiseScale, IsFoundByRanksWithUnevenSamples) {
+TEST(GradientNoiseScale, IsFoundOverRanksWithUnevenSamples) {
   if (world().size() < 2) GTEST_SKIP() << "needs two ranks";
   const bool none = world().size() > 2 && world().rank() + 1 == world().size();
   const auto samples = [none](int) { return none ? 0 : 2 + 6 * world().rank(); };
-  EXPECT_NEAR(measured(Average::ranks, samples), kNoiseScale, 0.2 * kNoiseScale);
+  EXPECT_NEAR(measured(false, samples), kNoiseScale, 0.2 * kNoiseScale);
 }
 
 TEST(GradientNoiseScale, AnInfiniteGradientDoesNotCount) {
@@ -106,8 +106,8 @@ TEST(GradientNoiseScale, AnInfiniteGradientDoesNotCount) {
 TEST(GradientNoiseScale, JoinIsRefused) {
   if (world().size() < 2) GTEST_SKIP() << "needs two ranks";
   Vector vector;
-  DistributedDataParallel ddp(vector, world(), small_buckets(Average::ranks));
-  ddp.register_comm_hook(std::make_shared<GradientNoiseScale>(world(), Average::ranks));
+  DistributedDataParallel ddp(vector, world(), small_buckets());
+  ddp.register_comm_hook(std::make_shared<GradientNoiseScale>(world()));
   EXPECT_THAT(error_of([&] { ddp.join([] {}); }), HasSubstr("train without it"));
 }
 

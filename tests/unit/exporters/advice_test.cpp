@@ -170,6 +170,14 @@ TEST(Advice, ACleanRunGetsNone) {
       ElementsAre(HasSubstr("Nothing stands out: waiting for data takes 1.1 % of the step, communication ")));
 }
 
+TEST(Advice, TimesInOneSentenceHaveOneUnit) {
+  MadeUpRun made_up;
+  const auto run = made_up.make([](RankStep& does, int rank, int) { does.slow_down(rank == 3 ? 16 : 12); });
+  const auto advice = find_advice(run, find_stragglers(run));
+  ASSERT_EQ(advice.size(), 1);
+  EXPECT_THAT(advice[0].finding, HasSubstr("a step would take 957 ms instead of 1267 ms"));
+}
+
 TEST(Advice, EveryRuleIsDocumented) {
   const std::string page = read_text_file(METRICS_PAGE);
   for (const Fault& fault : faults()) EXPECT_THAT(page, HasSubstr("| `" + fault.rule + "` |"));

@@ -41,6 +41,15 @@ def problems_of_query(query):
             yield f"counter {counter[0]} without rate or increase"
 
 
+def problems_of_score(panel):
+    """A straggler score is a ratio: its unit is ×, and its title says of what."""
+    columns = {each["matcher"]["options"]: {part["id"]: part["value"] for part in each["properties"]}.get("unit")
+               for each in panel["fieldConfig"]["overrides"]}
+    units = columns if panel["type"] == "table" else {panel["title"]: panel["fieldConfig"]["defaults"].get("unit")}
+    if not any("÷ median" in title and unit == "suffix:×" for title, unit in units.items()):
+        yield "a straggler score without the unit × and '… ÷ median' in its title"
+
+
 def problems_of_panel(panel):
     if not panel.get("title") or not panel.get("description"):
         yield "no title or description"
@@ -53,6 +62,8 @@ def problems_of_panel(panel):
             yield f"a data source other than {DATASOURCE}"
     for target in panel.get("targets", []):
         yield from problems_of_query(target["expr"])
+        if "straggler_score" in target["expr"].split(" and on ")[0]:
+            yield from problems_of_score(panel)
 
 
 def problems(dashboard, uids):

@@ -295,9 +295,37 @@ TEST_F(ExporterTest, AFolderWithManyOtherFilesStillServesItsRecords) {
   EXPECT_EQ(collect({.files_per_user = 1}).value("lockstep_exporter_ranks"), 1);
 }
 
+TEST_F(ExporterTest, ServesWhatARanksProcessUses) {
+  const auto rank = rank_of("1000/7.0", 0);
+  EXPECT_FALSE(collect().has("lockstep_memory_bytes")) << "before the first sample";
+  rank->add_loader_work({.build_ns = 5 * kMs, .user_ns = 3 * kMs, .system_ns = kMs});
+  rank->set_resources({.sampled_ns = 1,
+                       .user_ns = 2000 * kMs,
+                       .system_ns = 500 * kMs,
+                       .memory_bytes = 4096,
+                       .memory_peak_bytes = 8192,
+                       .memory_limit_bytes = 16384,
+                       .major_faults = 3,
+                       .read_bytes = 77,
+                       .read_calls = 5,
+                       .involuntary_switches = 9});
+  const auto page = collect();
+  EXPECT_DOUBLE_EQ(page.value("lockstep_cpu_user_seconds_total"), 2);
+  EXPECT_DOUBLE_EQ(page.value("lockstep_cpu_system_seconds_total"), 0.5);
+  EXPECT_DOUBLE_EQ(page.value("lockstep_loader_cpu_seconds_total"), 0.004);
+  EXPECT_EQ(page.value("lockstep_memory_bytes"), 4096);
+  EXPECT_EQ(page.value("lockstep_memory_peak_bytes"), 8192);
+  EXPECT_EQ(page.value("lockstep_memory_limit_bytes"), 16384);
+  EXPECT_EQ(page.value("lockstep_major_page_faults_total"), 3);
+  EXPECT_EQ(page.value("lockstep_process_read_bytes_total"), 77);
+  EXPECT_EQ(page.value("lockstep_process_reads_total"), 5);
+  EXPECT_EQ(page.value("lockstep_involuntary_switches_total"), 9);
+}
+
 TEST_F(ExporterTest, ADroppedRankCountsAsAllItsSeries) {
   const auto rank = rank_of("1000/7.0", 0);
   rank->add_comm(1, 0, -1);  // so that the rank has all its series
+  rank->set_resources({.sampled_ns = 1});
   rank->end_step(kMs, 0, {});
   std::size_t series = 0;
   for (const auto& [name, samples] : collect().samples) {

@@ -91,6 +91,18 @@ class PythonRecord(unittest.TestCase):
         for phase, milliseconds in expected.items():
             self.assertAlmostEqual(rank["phases_ms"][phase], milliseconds, msg=phase)
 
+    def test_the_report_shows_what_the_process_used(self):
+        self.run_job("import lockstep\nlockstep.begin_step()\nkept = b'x' * 50_000_000\nlockstep.end_step()\n"
+                     "sum(range(3_000_000))\nlockstep.end_step()\n")
+        rank = self.report()["ranks"][0]
+        self.assertEqual(rank["steps"], 2)
+        self.assertGreater(rank["cpu_seconds"], 0.02)
+        self.assertLess(rank["cpu_seconds"], 60)
+        self.assertGreater(rank["memory_peak_bytes"], 50_000_000)
+        self.assertLess(rank["memory_peak_bytes"], 1_000_000_000)
+        self.assertGreater(rank["read_bytes"], 1000)
+        self.assertGreater(rank["read_calls"], 0)
+
     def test_a_job_that_ends_by_an_exception_died(self):
         file = self.folder / "train.py"
         file.write_text(TWO_STEPS + "raise RuntimeError('no')")

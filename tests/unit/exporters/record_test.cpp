@@ -81,6 +81,46 @@ TEST_F(RecordTest, ReaderSeesWhatTheRankWrote) {
   EXPECT_TRUE(seen.alive);
 }
 
+TEST_F(RecordTest, ReaderSeesWhatTheProcessUses) {
+  Writer writer(path_, rank_of_four(3));
+  EXPECT_FALSE(Reader(path_).read().resources.has_value()) << "before the first sample";
+  for (const std::uint64_t build_ns : {70, 30})
+    writer.add_loader_work({.build_ns = build_ns, .user_ns = 20, .system_ns = 10, .delay_ns = 5});
+  writer.add_loader_buffers(4096);
+  writer.add_launch(6);
+  writer.end_step(100, 1100, {});
+  writer.end_step(100, 1200, {});
+  writer.set_resources({.sampled_ns = 1300, .user_ns = 900, .memory_peak_bytes = 5000, .cpu_limit = 2.5});
+  const auto used = Reader(path_).read().resources;
+  ASSERT_TRUE(used.has_value());
+  EXPECT_EQ(used->user_ns, 900);
+  EXPECT_EQ(used->memory_peak_bytes, 5000);
+  EXPECT_EQ(used->cpu_limit, 2.5);
+  EXPECT_EQ(used->loader_build_ns, 100);
+  EXPECT_EQ(used->loader_user_ns, 40);
+  EXPECT_EQ(used->loader_system_ns, 20);
+  EXPECT_EQ(used->loader_delay_ns, 10);
+  EXPECT_EQ(used->loader_buffer_bytes, 4096);
+  EXPECT_EQ(used->launch_ns, 6);
+  EXPECT_EQ(used->first_step_ns, 1000);
+}
+
+// A report of this release reads the records of jobs that the release before has started.
+TEST_F(RecordTest, ReaderReadsTheVersionBefore) {
+  {
+    Writer writer(path_, rank_of_four(3));
+    writer.end_step(100 * kMs, 12345, {.tokens = 512});
+    writer.set_resources({.sampled_ns = 1});  // a record of version 1 may have anything there
+  }
+  overwrite(offsetof(Header, version), std::string("\x01\0\0\0", 4));
+  const Snapshot seen = Reader(path_).read();
+  EXPECT_EQ(seen.identity.program, "train");
+  EXPECT_EQ(seen.counters.tokens, 512);
+  ASSERT_EQ(seen.steps.size(), 1);
+  EXPECT_EQ(seen.steps[0].step_ns, 100 * kMs);
+  EXPECT_FALSE(seen.resources.has_value());
+}
+
 TEST_F(RecordTest, PhasesAlwaysAddUpToTheStep) {
   Writer writer(path_, rank_of_four(0));
   writer.add_phase(Phase::forward, 70);
@@ -293,7 +333,7 @@ TEST_F(RecordTest, ReaderRefusesFilesThatAreNotRecords) {
   refuses(folder_ / "empty", "too short");
 
   overwrite(offsetof(Header, version), std::string("\x09\0\0\0", 4));
-  refuses(path_, "version 9, this program reads version 1");
+  refuses(path_, "version 9, this program reads versions 1 and 2");
   overwrite(0, "NOTMAGIC");
   refuses(path_, "not a record");
 }

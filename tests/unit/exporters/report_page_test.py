@@ -151,6 +151,7 @@ class Page(unittest.TestCase):
         self.assertRegex(self.json["started"], r"^\d{4}-\d\d-\d\d \d\d:\d\d UTC$")
         for known in (self.json["started"], f"user {self.json['user']}", f"lockstep {self.json['version']}"):
             self.assertIn(known, text)
+        self.assertRegex(text, r"· lasted [\d.]+ m?s ·")
         self.assertNotIn("_", "".join(head))
         for line in [*self.json["advice"], *self.json["notes"], self.json["program"]]:
             self.assertIn(line, text)

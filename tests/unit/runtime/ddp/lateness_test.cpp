@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "runtime/comm/single/communicator.h"
+#include "tests/unit/runtime/ddp/fake_communicator.h"
 
 namespace lockstep::ddp {
 namespace {
@@ -64,38 +64,11 @@ TEST(CommShare, DoesNotWaitForItself) {
   EXPECT_EQ(share.waited_for, -1);
 }
 
-/// A rank of two nodes; the operations that it asks for end at once.
-class TwoNodes : public comm::Communicator {
- public:
-  TwoNodes() : Communicator({.rank = 0, .size = 2, .nodes = 2, .node_name = "here"}) {}
-  std::string_view name() const override { return "two nodes"; }
-  comm::WorkHandle all_reduce(comm::Buffer /*buffer*/, std::string_view label,
-                              comm::ReduceOptions /*options*/) override {
-    return alone_->barrier(label);
-  }
-  comm::WorkHandle broadcast(comm::Buffer /*b*/, int /*root*/, std::string_view label) override {
-    return alone_->barrier(label);
-  }
-  comm::WorkHandle all_gather(comm::Buffer /*mine*/, void* /*all*/, std::string_view label) override {
-    return alone_->barrier(label);
-  }
-  comm::WorkHandle reduce_scatter(void* /*all*/, comm::Buffer /*mine*/, std::string_view label,
-                                  comm::ReduceOptions /*options*/) override {
-    return alone_->barrier(label);
-  }
-  comm::WorkHandle barrier(std::string_view label) override { return alone_->barrier(label); }
-  std::unique_ptr<comm::Communicator> split(int /*color*/, std::string_view /*name*/) override {
-    return nullptr;
-  }
-
- private:
-  std::unique_ptr<comm::Communicator> alone_ = comm::make_single_communicator("here");
-};
-
+const comm::Place kOneOfTwoNodes = {.size = 2, .nodes = 2, .node_name = "here"};
 constexpr std::uint64_t kSecond = 1'000'000'000;
 
 TEST(Lateness, ComesWithTheNextStepBetweenNodes) {
-  TwoNodes ranks;
+  lockstep::testing::FakeCommunicator ranks(kOneOfTwoNodes);
   Lateness lateness(ranks);
   EXPECT_THAT(lateness.to_compare(), ElementsAre());
   EXPECT_FALSE(lateness.end_step({{.asked_ns = kSecond, .ended_ns = 2 * kSecond}}, kSecond, {}));
@@ -111,7 +84,7 @@ TEST(Lateness, ComesWithTheNextStepBetweenNodes) {
 }
 
 TEST(Lateness, IsKnownAtOnceIfTheCommunicatorKnowsTheLastRank) {
-  TwoNodes ranks;
+  lockstep::testing::FakeCommunicator ranks(kOneOfTwoNodes);
   Lateness lateness(ranks);
   for (int step = 0; step < 2; ++step) {
     EXPECT_THAT(lateness.to_compare(), ElementsAre());

@@ -3,16 +3,15 @@
 #include <gtest/gtest.h>
 
 #include "runtime/comm/reduction.h"
-#include "runtime/comm/single/communicator.h"
+#include "tests/unit/runtime/ddp/fake_communicator.h"
 
 namespace lockstep::ddp {
 namespace {
 
 /// Rank 0 of two. The other rank sends what `other` holds.
-class OfTwo : public comm::Communicator {
+class OfTwo : public lockstep::testing::FakeCommunicator {
  public:
-  explicit OfTwo(int rank = 0) : Communicator({.rank = rank, .size = 2, .node_name = "here"}) {}
-  std::string_view name() const override { return "two ranks"; }
+  explicit OfTwo(int rank = 0) : FakeCommunicator({.rank = rank, .size = 2, .node_name = "here"}) {}
   comm::WorkHandle all_reduce(comm::Buffer buffer, std::string_view label,
                               comm::ReduceOptions options) override {
     auto* const mine = static_cast<std::int64_t*>(buffer.data);
@@ -24,46 +23,32 @@ class OfTwo : public comm::Communicator {
       comm::reduce(inputs, mine, buffer.count, buffer.type, comm::scaled_op_of(options, 2));
       options.then();
     }
-    return alone_->barrier(label);
-  }
-  comm::WorkHandle broadcast(comm::Buffer /*b*/, int /*root*/, std::string_view label) override {
-    return alone_->barrier(label);
-  }
-  comm::WorkHandle all_gather(comm::Buffer /*mine*/, void* /*all*/, std::string_view label) override {
-    return alone_->barrier(label);
-  }
-  comm::WorkHandle reduce_scatter(void* /*all*/, comm::Buffer /*mine*/, std::string_view label,
-                                  comm::ReduceOptions /*options*/) override {
-    return alone_->barrier(label);
-  }
-  comm::WorkHandle barrier(std::string_view label) override { return alone_->barrier(label); }
-  std::unique_ptr<comm::Communicator> split(int /*color*/, std::string_view /*name*/) override {
-    return nullptr;
+    return start(label);
   }
   std::vector<std::int64_t> other;
-
- private:
-  std::unique_ptr<comm::Communicator> alone_ = comm::make_single_communicator("here");
 };
 
 // The data that rank 0 receives.
-StepSummary exchange(const StepReport& first, const StepReport& second, std::int64_t& tokens) {
+StepSummary exchange(const StepReport& first, const StepReport& second) {
   OfTwo other(1);
-  StepMessage(other).send(second, [](std::int64_t /*unused*/) {});
+  StepMessage(other).send(second, [](const JobAverage& /*unused*/) {});
   OfTwo ranks(0);
   ranks.other = other.other;
   StepMessage message(ranks);
-  message.send(first, [&](std::int64_t sum) { tokens = sum; });
-  return message.receive();
+  JobAverage decided;
+  message.send(first, [&](const JobAverage& all) { decided = all; });
+  const StepSummary summary = message.receive();
+  EXPECT_EQ(summary.average.count, decided.count);
+  EXPECT_EQ(summary.average.over_ranks, decided.over_ranks);
+  EXPECT_EQ(summary.average.by_count, decided.by_count);
+  return summary;
 }
 
-TEST(StepMessage, SumsTokensAndComparesDurations) {
-  std::int64_t tokens = 0;
+TEST(StepMessage, SumsCountsAndComparesDurations) {
   const StepSummary summary =
-      exchange({.tokens = 5, .fingerprint = 7, .durations = {100, 40, 9}},
-               {.tokens = 8, .fingerprint = 7, .durations = {60, 40, 2'000'000'000}}, tokens);
-  EXPECT_EQ(tokens, 13);
-  EXPECT_EQ(summary.tokens, 13);
+      exchange({.average = {Averaging::by_count, 5}, .fingerprint = 7, .durations = {100, 40, 9}},
+               {.average = {Averaging::by_count, 8}, .fingerprint = 7, .durations = {60, 40, 2'000'000'000}});
+  EXPECT_EQ(summary.average.count, 13);
   EXPECT_FALSE(summary.fingerprints_differ);
   ASSERT_EQ(summary.durations.size(), 3U);
   EXPECT_EQ(summary.durations[0].shortest_ns, 60U);
@@ -76,26 +61,35 @@ TEST(StepMessage, SumsTokensAndComparesDurations) {
 }
 
 TEST(StepMessage, FindsFingerprintsThatDiffer) {
-  std::int64_t tokens = 0;
   const std::uint64_t fingerprint = 0xfedc'ba98'7654'3210;
-  EXPECT_FALSE(
-      exchange({.fingerprint = fingerprint}, {.fingerprint = fingerprint}, tokens).fingerprints_differ);
-  EXPECT_TRUE(
-      exchange({.fingerprint = fingerprint}, {.fingerprint = fingerprint + 1}, tokens).fingerprints_differ);
-  EXPECT_TRUE(exchange({.fingerprint = 0}, {.fingerprint = fingerprint}, tokens).fingerprints_differ);
+  EXPECT_FALSE(exchange({.fingerprint = fingerprint}, {.fingerprint = fingerprint}).fingerprints_differ);
+  EXPECT_TRUE(exchange({.fingerprint = fingerprint}, {.fingerprint = fingerprint + 1}).fingerprints_differ);
+  EXPECT_TRUE(exchange({.fingerprint = 0}, {.fingerprint = fingerprint}).fingerprints_differ);
+}
+
+TEST(StepMessage, NamesTheFirstRankOfEachWayOfAveraging) {
+  const auto average_of = [](Averaging first, Averaging second) {
+    return exchange({.average = {first, 0}}, {.average = {second, 0}}).average;
+  };
+  const JobAverage none = average_of(Averaging::undecided, Averaging::undecided);
+  EXPECT_EQ(none.over_ranks, -1);
+  EXPECT_EQ(none.by_count, -1);
+  EXPECT_EQ(average_of(Averaging::over_ranks, Averaging::over_ranks).over_ranks, 0);
+  const JobAverage mixed = average_of(Averaging::by_count, Averaging::over_ranks);
+  EXPECT_EQ(mixed.over_ranks, 1);
+  EXPECT_EQ(mixed.by_count, 0);
 }
 
 TEST(StepMessage, GivesAllRanksTheLargestStopSignal) {
-  std::int64_t tokens = 0;
   const std::uint64_t messages = StopRequest::messages;
   OfTwo other(1);
   StopRequest::mine = 15;
-  StepMessage(other).send({}, [](std::int64_t /*unused*/) {});
+  StepMessage(other).send({}, [](const JobAverage& /*unused*/) {});
   StopRequest::mine = 0;
   OfTwo ranks(0);
   ranks.other = other.other;
   StepMessage message(ranks);
-  message.send({}, [&](std::int64_t sum) { tokens = sum; });
+  message.send({}, [](const JobAverage& /*unused*/) {});
   static_cast<void>(message.receive());
   EXPECT_EQ(StopRequest::agreed, 15);
   EXPECT_EQ(StopRequest::messages, messages + 1);

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>  // NOLINT(modernize-deprecated-headers): setenv
 
+#include "common/clock.h"
 #include "exporters/record/reader.h"
 #include "runtime/profile/device_clock.h"
 #include "runtime/profile/profiler.h"
@@ -86,6 +87,35 @@ TEST_F(DevicePhasesTest, AStepIsRecordedWithTheDevicesTimesWhenTheDeviceHasFinis
   const auto all = counters();
   EXPECT_EQ(all.steps, 2U);
   EXPECT_EQ(of(all, Phase::forward), 8'000'000'000U);
+}
+
+// The host needs 20 microseconds to launch a phase; the device ends it at the same time, so it takes as long there.
+TEST_F(DevicePhasesTest, ADeviceThatKeepsUpWithTheHostWaitsForItsLaunches) {
+  const auto launch = [&](Phase phase, bool device_keeps_up, std::uint64_t device_ns) {
+    const auto scope = timer_->phase(phase);
+    const std::uint64_t begin = monotonic_ns();
+    while (monotonic_ns() < begin + 20'000) {
+    }
+    queue_.queued_ns += device_ns;
+    if (device_keeps_up) queue_.run_all();
+  };
+  const record::Reader record(timer_->file());
+  for (int i = 0; i < 3; ++i) {
+    launch(Phase::forward, true, 20'000);
+    launch(Phase::backward, true, 20'000);
+    launch(Phase::optimizer, true, 20'000);
+    timer_->end_step({});
+  }
+  launch(Phase::forward, false, 20'000);  // the host runs ahead: the device is busy
+  launch(Phase::backward, false, 20'000);
+  timer_->end_step({});
+  launch(Phase::forward, true, 900'000'000);  // the host has waited for the device in another phase
+  launch(Phase::other, true, 0);
+  timer_->end_step({});
+  timer_->finish();
+  const auto used = record.read().resources.value();
+  EXPECT_EQ(used.on_device, 1U);
+  EXPECT_EQ(used.launch_ns, 3U * 60'000U);
 }
 
 TEST_F(DevicePhasesTest, WorkBetweenStepsBelongsToNone) {

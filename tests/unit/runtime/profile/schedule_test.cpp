@@ -42,6 +42,8 @@ TEST(Schedule, IsReadFromText) {
   EXPECT_EQ(some.warmup, 0);
   EXPECT_EQ(some.active, 3);
   EXPECT_EQ(some.repeat, 1);
+  EXPECT_FALSE(some.stop);
+  EXPECT_TRUE(parse_schedule("active:3,stop").stop);
 }
 
 TEST(Schedule, ThatIsWrongIsRefusedInOneLine) {
@@ -57,6 +59,9 @@ TEST(Schedule, ThatIsWrongIsRefusedInOneLine) {
                            "active: 3",
                            "active:3,active:4",
                            "active:3,,wait:1",
+                           "active:3,stop,stop",
+                           "active:3,stop:1",
+                           "stop",
                            "steps:3",
                            "wait:1",
                            "active:3;wait:1",

@@ -7,6 +7,8 @@
 
 #include <fstream>
 #include <numeric>
+#include <thread>
+#include <vector>
 
 #include "common/clock.h"
 #include "common/files.h"
@@ -132,6 +134,71 @@ TEST_F(StepTimerTest, RecordHoldsTheSameNumbersAsTheTimer) {
   EXPECT_EQ(seen.steps.back().late_rank, 2);
   EXPECT_EQ(seen.doing, Phase::other);
   EXPECT_EQ(seen.identity.program, "train");
+}
+
+TEST_F(StepTimerTest, RecordHoldsWhatTheProcessUses) {
+  StepTimer timer(identity_);
+  const Reader reader(timer.file());
+  {
+    const auto forward = timer.phase(Phase::forward);
+    std::vector<char> touched(std::size_t{64} << 20U, 'x');
+    work_for_us(30'000 + static_cast<std::uint64_t>(touched.back() == 'y'));
+    timer.add_loader_work({.build_ns = 3000, .user_ns = 2000, .system_ns = 500});
+  }
+  timer.end_step({});
+  timer.finish();
+  const auto used = reader.read(0).resources;
+  ASSERT_TRUE(used.has_value());
+  EXPECT_GT(used->user_ns + used->system_ns, 20'000'000U);
+  EXPECT_GT(used->memory_peak_bytes, std::size_t{64} << 20U);
+  EXPECT_LT(used->memory_peak_bytes, std::size_t{4} << 30U);
+  EXPECT_GE(used->memory_peak_bytes, used->memory_bytes);
+  EXPECT_GT(used->memory_limit_bytes, used->memory_peak_bytes);
+  EXPECT_GT(used->memory_file_bytes, 0U);
+  EXPECT_LT(used->memory_file_bytes, used->memory_bytes);
+  EXPECT_GT(used->read_bytes, 0U);
+  EXPECT_GT(used->read_calls, 0U);
+  EXPECT_EQ(used->loader_build_ns, 3000U);
+  EXPECT_GT(used->first_step_ns, reader.read(0).start_monotonic_ns);
+}
+
+TEST_F(StepTimerTest, Rank0SaysAtTheEndWhereTheTimeWent) {
+  ::testing::internal::CaptureStderr();
+  identity_.rank = 1;
+  {
+    StepTimer timer(identity_);
+    timer.begin_step();
+    timer.end_step({});
+  }
+  identity_.rank = 0;
+  { const StepTimer without_steps(identity_); }
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
+  ::testing::internal::CaptureStderr();
+  {
+    StepTimer timer(identity_);
+    for (int step = 0; step < 2; ++step) {
+      {
+        const auto forward = timer.phase(Phase::forward);
+        work_for_us(30'000);
+      }
+      const auto wait = timer.phase(Phase::data_wait);
+      work_for_us(30'000);
+      timer.end_step({});
+    }
+  }
+  EXPECT_THAT(
+      ::testing::internal::GetCapturedStderr(),
+      ::testing::MatchesRegex(
+          "lockstep: goodput of rank 0 in 2 steps: [1-9][0-9]? % of [0-9.]+ m?s trained; the rest: .*input [1-9][0-9]? %.*\n"));
+}
+
+// A rank that is killed leaves a sample, though none of its code runs at its end.
+TEST_F(StepTimerTest, RecordHoldsASampleBeforeTheEnd) {
+  const StepTimer timer(identity_);
+  const Reader reader(timer.file());
+  const std::uint64_t begin = monotonic_ns();
+  while (!reader.read(0).resources && monotonic_ns() - begin < 10'000'000'000U) std::this_thread::yield();
+  EXPECT_TRUE(reader.read(0).resources.has_value());
 }
 
 TEST_F(StepTimerTest, FolderFromThePluginIsPreferred) {

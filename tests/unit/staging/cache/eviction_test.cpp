@@ -168,6 +168,11 @@ TEST_F(CacheEviction, AProcessThatHangsWhileItMakesSpaceIsNotWaitedForWithoutEnd
   EXPECT_THAT(begin(store, kB, kUnit),
               ThrowsErrorWith("makes space in " + cache().string(), "no progress for 300 ms", file.string()));
   EXPECT_EQ(said, fmt::format("waiting for another process that makes space in {}\n", cache().string()));
+  said.clear();
+  options.space_notice = std::chrono::hours(1);
+  Store quiet(cache(), options);
+  EXPECT_THAT(begin(quiet, kB, kUnit), ThrowsErrorWith("no progress for 300 ms"));
+  EXPECT_EQ(said, "") << "a short wait needs no line";
   hanging.reset();
   publish_units(store, kB, 1);
   EXPECT_THAT(objects(), ElementsAre(kA, kB));

@@ -3,11 +3,13 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <csignal>
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "common/file_system.h"
@@ -165,6 +167,27 @@ TEST_F(StageStep, TheHelperEndsWithTheStepAndTheNextContinuesTheCopy) {
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(30)) << "the copy lasts 75 s";
   EXPECT_EQ(step({}, {pack.string()}), 0);
   EXPECT_EQ(content_of(data("p")), content_of(pack));
+}
+
+// All verbs do, srun's side too, which has a connection to each node.
+TEST_F(StageStep, RaisesItsLimitOfOpenFiles) {
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit lower{before.rlim_max / 2, before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &lower), 0);
+  Tasks tasks;
+  const fs::path pack = make_big_pack("p");
+  ASSERT_EQ(
+      step({"--mode", "background", "--watch-fd", tasks.word(), "--bandwidth", "200000"}, {pack.string()}),
+      0);
+  ::setrlimit(RLIMIT_NOFILE, &before);
+  int helper = 0;
+  std::ifstream(fmt::format("/proc/self/task/{}/children", ::getpid())) >> helper;
+  EXPECT_THAT(read(fmt::format("/proc/{}/limits", helper)),
+              testing::ContainsRegex(fmt::format("Max open files +{} ", before.rlim_max)));
+  tasks.end();
+  while (::wait(nullptr) > 0) {
+  }
 }
 
 TEST_F(StageStep, TheHelperEndsWithItsCallerUntilTheStepMayStart) {

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <numeric>
 #include <set>
 #include <thread>
 
@@ -64,13 +65,15 @@ class Checkpoints : public ::testing::Test {
     return fmt::format("step {} of rank {} ", step, rank) + std::string(2000, 'x');
   }
 
-  static void write(Writer& writer, std::int64_t step, int rank = 0) {
+  static void write(Writer& writer, std::int64_t step, int rank = 0, int ranks = 1) {
+    std::vector<int> writers(static_cast<std::size_t>(ranks));
+    std::iota(writers.begin(), writers.end(), 0);
     const std::string text = content(step, rank);
     const std::string more(100, static_cast<char>('a' + rank));
     writer.write(step,
                  {{fmt::format("model-{}", rank), "model", std::as_bytes(std::span(text))},
                   {fmt::format("more-{}", rank), "", std::as_bytes(std::span(more))}},
-                 [] {});
+                 writers, [] {});
   }
 
   void write(std::int64_t step) const {
@@ -81,7 +84,7 @@ class Checkpoints : public ::testing::Test {
   /// The second rank of two, in the same folder.
   void write_rank_1() const {
     Writer second(options(1, 2), FileSystem::real());
-    write(second, 7, 1);
+    write(second, 7, 1, 2);
   }
 
   /// The step of the newest checkpoint, after comparing its content; -1 if there is none.
@@ -290,10 +293,10 @@ TEST_F(Checkpoints, TheLastRankToFinishMakesItValid) {
   Writer first(options(0, 3), FileSystem::real());
   Writer second(options(1, 3), FileSystem::real());
   Writer third(options(2, 3), FileSystem::real());
-  std::thread rank0([&] { write(first, 7, 0); });
-  write(second, 7, 1);
+  std::thread rank0([&] { write(first, 7, 0, 3); });
+  write(second, 7, 1, 3);
   EXPECT_EQ(newest(), -1) << "a rank is missing";
-  write(third, 7, 2);
+  write(third, 7, 2, 3);
   rank0.join();
   EXPECT_EQ(newest(), 7);
   FileProgress progress;
@@ -309,8 +312,8 @@ TEST_F(Checkpoints, AMissingRankIsNamed) {
   impatient.timeout_seconds = 0.05;
   Writer first(impatient, FileSystem::real());
   Writer second(options(1, 3), FileSystem::real());
-  write(second, 7, 1);
-  EXPECT_THAT([&] { write(first, 7, 0); },
+  write(second, 7, 1, 3);
+  EXPECT_THAT([&] { write(first, 7, 0, 3); },
               ThrowsMessage<Error>(HasSubstr("rank 2 has not written its files of step 7 within")));
   EXPECT_EQ(newest(), -1);
 }
@@ -319,8 +322,8 @@ TEST_F(Checkpoints, ARankThatCannotWriteIsNamedByRankZero) {
   FailsAt full(6, ENOSPC);  // the space for its first file
   Writer first(options(0, 2), FileSystem::real());
   Writer second(options(1, 2), full);
-  EXPECT_THAT([&] { write(second, 7, 1); }, ThrowsMessage<Error>(HasSubstr("rank 1 on n1: cannot ")));
-  EXPECT_THAT([&] { write(first, 7, 0); },
+  EXPECT_THAT([&] { write(second, 7, 1, 2); }, ThrowsMessage<Error>(HasSubstr("rank 1 on n1: cannot ")));
+  EXPECT_THAT([&] { write(first, 7, 0, 2); },
               ThrowsMessage<Error>(AllOf(HasSubstr("rank 1 on n1: cannot "), HasSubstr("No space left"))));
   EXPECT_EQ(newest(), -1);
   EXPECT_THAT(names(), ElementsAre()) << "rank 0's files";
@@ -348,8 +351,8 @@ TEST_F(Checkpoints, ARankThatCannotEvenWriteItsReportIsNamedWithTheReason) {
   ranks.connect(options1);
   Writer first(options0, FileSystem::real());
   Writer second(options1, full);
-  EXPECT_THROW(write(second, 7, 1), Error);
-  EXPECT_THAT([&] { write(first, 7, 0); },
+  EXPECT_THROW(write(second, 7, 1, 2), Error);
+  EXPECT_THAT([&] { write(first, 7, 0, 2); },
               ThrowsMessage<Error>(AllOf(HasSubstr("rank 1 on n1: cannot "), HasSubstr("No space left"))));
 }
 
@@ -362,7 +365,16 @@ TEST_F(Checkpoints, ARankThatWritesSlowlyIsWaitedFor) {
     return fmt::format(R"({{"checkpoint": ".step-000007.t.r.1", "bytes": {}, "error": ""}})", looks.load());
   };
   Writer first(impatient, FileSystem::real());
-  write(first, 7, 0);
+  write(first, 7, 0, 2);
+  EXPECT_EQ(newest(), 7);
+}
+
+TEST_F(Checkpoints, ARankWithoutFilesIsNotWaitedFor) {
+  Writer first(options(0, 3), FileSystem::real());
+  Writer second(options(1, 3), FileSystem::real());
+  second.write(7, {}, {0}, [] {});
+  EXPECT_FALSE(fs::exists(folder_ / "run")) << "it has nothing to write";
+  write(first, 7);
   EXPECT_EQ(newest(), 7);
 }
 
@@ -433,7 +445,7 @@ TEST_F(Checkpoints, TheMemoryIsReleasedBeforeTheCopyFromTheLocalFolder) {
   });
   Writer writer(options(), system);
   const std::string text = content(1, 0);
-  writer.write(1, {{"model-0", "model", std::as_bytes(std::span(text))}}, [&] { released = true; });
+  writer.write(1, {{"model-0", "model", std::as_bytes(std::span(text))}}, {0}, [&] { released = true; });
   EXPECT_TRUE(released);
   EXPECT_FALSE(copied_before);
   EXPECT_EQ(newest(), 1);

@@ -7,7 +7,7 @@
 #include <thread>
 #include <utility>
 
-namespace lockstep::comm {
+namespace lockstep {
 
 /// Starts a thread that gets no signals, since the program may wait for signals in one of its own threads
 /// (sigwait, for Slurm's --signal).
@@ -22,4 +22,4 @@ std::thread start_thread(Body body) {
   return thread;
 }
 
-}  // namespace lockstep::comm
+}  // namespace lockstep

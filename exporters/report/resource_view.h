@@ -1,0 +1,25 @@
+// How reports show what each rank's process uses.
+//
+// Threads: safe from any.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "exporters/report/run.h"
+
+namespace lockstep::report {
+
+/// A table of the ranks with the largest memory; empty without samples.
+std::string resource_text(const Run& run);
+
+/// The same for a page, with all ranks and a heading.
+std::string resource_html(const Run& run);
+
+/// {"cpu_seconds":…,"memory_peak_bytes":…,"read_bytes":…, …}; null without a sample.
+nlohmann::json resource_json(const record::Snapshot& rank);
+
+/// CPUs that the rank used on average since its start; 0 without a sample.
+double cpus_used(const record::Snapshot& rank);
+
+}  // namespace lockstep::report

@@ -1,0 +1,242 @@
+#include "exporters/report/verdict.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "common/units.h"
+#include "exporters/report/advice.h"
+#include "exporters/report/memory.h"
+#include "exporters/report/step_rows.h"
+#include "exporters/report/text.h"
+
+namespace lockstep::report {
+namespace {
+
+using record::Phase;
+using record::Resources;
+using record::Snapshot;
+using record::Step;
+
+// A smaller part is not what bounds the step.
+constexpr double kBounding = 0.10;
+
+constexpr double& at(std::array<double, kBounds>& parts, Bound part) {
+  return parts.at(static_cast<std::size_t>(part));
+}
+
+double phase_ms(const Step& step, Phase phase) {
+  return static_cast<double>(step.phase_ns[record::index(phase)]) * 1e-6;
+}
+
+double computing_ms(const Step& step) {
+  return phase_ms(step, Phase::forward) + phase_ms(step, Phase::backward) + phase_ms(step, Phase::optimizer);
+}
+
+double own_ms(const Step& step) {
+  return static_cast<double>(step.own_ns()) * 1e-6;
+}
+
+double share_of(std::uint64_t part, std::uint64_t whole) {
+  return whole == 0 ? 0 : std::min(1.0, static_cast<double>(part) / static_cast<double>(whole));
+}
+
+// Of the computing phases: how much of them a device waited for the host.
+double launch_share(const Snapshot& rank) {
+  if (!rank.resources) return 0;
+  const auto& ns = rank.counters.phase_ns;
+  return share_of(rank.resources->launch_ns, ns[record::index(Phase::forward)] +
+                                                 ns[record::index(Phase::backward)] +
+                                                 ns[record::index(Phase::optimizer)]);
+}
+
+// Of the time in which the loaders' threads built batches: how much they computed, or were ready to, instead of waiting
+// for bytes. None
+// without our loader.
+std::optional<double> decoding_share(const Run& run) {
+  std::uint64_t build = 0;
+  std::uint64_t computed = 0;
+  for (const Snapshot& rank : run.ranks) {
+    const Resources used = rank.resources.value_or(Resources{});
+    build += used.loader_build_ns;
+    computed += used.loader_user_ns + used.loader_system_ns + used.loader_delay_ns;
+  }
+  if (build == 0) return std::nullopt;
+  return share_of(computed, build);
+}
+
+// Means per step.
+struct Sums {
+  double step = 0;
+  double data_wait = 0;
+  double transfer = 0;  // of communication, without waiting for later ranks
+  std::array<double, kBounds> parts{};
+};
+
+void add_step(const Run& run, const StepRow& row, bool complete, Sums& sums) {
+  std::size_t slowest = 0;
+  double own = 0;
+  double computing = 0;
+  for (std::size_t i = 0; i < row.size(); ++i) {
+    own += own_ms(*row[i]) / static_cast<double>(row.size());
+    computing += computing_ms(*row[i]) / static_cast<double>(row.size());
+    if (row[i]->own_ns() > row[slowest]->own_ns()) slowest = i;
+  }
+  const Step& step = *row[slowest];
+  const Snapshot& rank = run.ranks[slowest];
+  double communication = phase_ms(step, Phase::comm_exposed);
+  const double uneven = std::max(0.0, std::min(computing_ms(step) - computing, own_ms(step) - own));
+  double waits_for_missing = 0;
+  // If records are missing, the last rank may be one of those: this one waits for it.
+  if (!complete && rank.counters.communication_measured()) {
+    waits_for_missing = std::min(communication, static_cast<double>(step.comm_wait_ns) * 1e-6);
+    communication -= waits_for_missing;
+  }
+  const double launch = computing_ms(step) * launch_share(rank);
+  at(sums.parts, Bound::compute) += computing_ms(step) - launch - uneven;
+  at(sums.parts, Bound::input) += phase_ms(step, Phase::data_wait) + phase_ms(step, Phase::host_to_device);
+  at(sums.parts, Bound::communication) += communication;
+  at(sums.parts, Bound::host) += phase_ms(step, Phase::other) + phase_ms(step, Phase::checkpoint) + launch;
+  at(sums.parts, Bound::imbalance) += uneven + waits_for_missing;
+  sums.step += static_cast<double>(step.step_ns) * 1e-6;
+  sums.data_wait += phase_ms(step, Phase::data_wait);
+  sums.transfer +=
+      static_cast<double>(step.comm_transfer_ns - std::min(step.comm_wait_ns, step.comm_transfer_ns)) * 1e-6;
+}
+
+// Work that becomes faster may also overlap more with other work, so these are the shortest steps that are possible. A
+// loader that is twice as fast may end all waiting, but a step that waited for it takes at least half as long.
+std::array<double, kResourceNames.size()> if_twice(const Verdict& verdict, const Sums& means, bool measured,
+                                                   std::optional<double> decoding) {
+  const auto part = [&](Bound bound) { return verdict.parts_ms.at(static_cast<std::size_t>(bound)); };
+  const double reading = 1 - decoding.value_or(0);
+  const double half = verdict.step_ms / 2;
+  const double exposed = part(Bound::communication);
+  return {verdict.step_ms - std::min(means.data_wait, half * reading),
+          verdict.step_ms - (measured ? std::min(exposed, std::max(exposed, means.transfer) / 2) : exposed),
+          verdict.step_ms - (part(Bound::compute) + part(Bound::host)) / 2 -
+              std::min(means.data_wait, half * decoding.value_or(0)),
+          verdict.step_ms - part(Bound::imbalance) / 2};
+}
+
+constexpr std::array<std::array<std::string_view, 6>, kBounds> kRules = {{
+    {"cpu-limit", "padding", "optimizer", "slower-than-before"},
+    {"staging-failed", "data-not-staged", "data-workers", "data-rank", "data-in-turns", "host-to-device"},
+    {"network-rank", "network-slower", "communication"},
+    {"checkpoint", "checkpoint-rank", "long-steps", "no-phase"},
+    {"uneven-input", "uneven-steps", "slow-rank", "slow-in-turns"},
+}};
+
+constexpr std::array<const char*, kBounds> kRemedies = {
+    "Nothing holds up the computing: bfloat16 (lockstep::Autocast) where the processor has it, more ranks, or faster processors.",
+    "Give the loader more workers (#SBATCH --pin=auto,workers=4) and more batches ahead (LoaderOptions{.batches_ahead = 8}).",
+    "Give each step more work: plan.accumulate = 4, or a larger plan.cap.",
+    "Give each step more work (a larger plan.cap), so that launching it counts less.",
+    "Give the ranks equal cost with our loader (plan.cost = {6 * width, 1}).",
+};
+
+std::string remedy(Bound bound, const std::vector<Advice>& advice) {
+  const auto& rules = kRules.at(static_cast<std::size_t>(bound));
+  for (const Advice& one : advice) {
+    if (std::find(rules.begin(), rules.end(), one.rule) != rules.end()) return one.remedy;
+  }
+  return kRemedies.at(static_cast<std::size_t>(bound));
+}
+
+std::string milliseconds(double ms) {
+  return fmt::format("{:.{}f}", ms, ms >= 99.5 ? 0 : ms >= 9.95 ? 1 : 2);
+}
+
+std::string memory_line(const MemoryUse& use) {
+  return fmt::format("{}: {}. Lower plan.cap, or the loader's bytes_ahead, or ask for more (sbatch --mem).",
+                     use.died ? "out of memory" : "memory is nearly full", to_text(use));
+}
+
+}  // namespace
+
+std::optional<Verdict> find_verdict(const Run& run) {
+  const std::vector<StepRow> rows = common_steps(run);
+  if (rows.empty()) return std::nullopt;
+  const bool complete = run.ranks.size() == static_cast<std::size_t>(run.ranks.front().identity.size);
+  Sums means;
+  for (const StepRow& row : rows) add_step(run, row, complete, means);
+  const auto count = static_cast<double>(rows.size());
+  for (double& part : means.parts) part /= count;
+  means.step /= count;
+  means.data_wait /= count;
+  means.transfer /= count;
+  Verdict verdict{.steps = rows.size(), .step_ms = means.step, .parts_ms = means.parts};
+  if (means.step <= 0) return std::nullopt;
+  const auto largest = std::max_element(means.parts.begin() + 1, means.parts.end());
+  if (*largest >= kBounding * means.step) verdict.bound = static_cast<Bound>(largest - means.parts.begin());
+  const std::optional<double> decoding = decoding_share(run);
+  if (verdict.bound == Bound::input && decoding) {
+    verdict.how = *decoding < 0.5 ? "reading" : "decoding and transforming";
+  }
+  const bool measured = std::all_of(run.ranks.begin(), run.ranks.end(), [](const Snapshot& rank) {
+    return rank.counters.communication_measured();
+  });
+  verdict.step_ms_if_twice = if_twice(verdict, means, measured, decoding);
+  return verdict;
+}
+
+record::Goodput find_goodput(const Run& run) {
+  record::Goodput mean{.seconds = circumstances(run).seconds};
+  const auto ranks = static_cast<double>(run.ranks.size());
+  for (const Snapshot& rank : run.ranks) {
+    const record::Goodput one = record::goodput_of(rank, mean.seconds);
+    mean.trained += one.trained / ranks;
+    for (const auto& [name, lost] : record::kLostTimes) mean.*lost += one.*lost / ranks;
+  }
+  return mean;
+}
+
+std::string bound_line(const Verdict& verdict) {
+  return fmt::format("bound by: {}{}, {:.0f} % of the step ({} of {} ms)",
+                     kBoundNames.at(static_cast<std::size_t>(verdict.bound)),
+                     verdict.how.empty() ? "" : " (" + verdict.how + ")", 100 * verdict.share(verdict.bound),
+                     milliseconds(verdict.share(verdict.bound) * verdict.step_ms),
+                     milliseconds(verdict.step_ms));
+}
+
+std::vector<std::string> verdict_lines(const Run& run, const Stragglers& late) {
+  std::vector<std::string> lines;
+  for (const MemoryUse& use : memory_use(run)) {
+    if (is_full(use)) lines.push_back(memory_line(use));
+  }
+  const auto verdict = find_verdict(run);
+  if (!verdict) return lines;
+  lines.push_back(bound_line(*verdict) + ". " + remedy(verdict->bound, find_advice(run, late)));
+  std::string possible = "a step would take at least";
+  for (std::size_t i = 0; i < kResourceNames.size(); ++i) {
+    possible += fmt::format("{} {} ms with twice the {}", i == 0 ? "" : ",",
+                            milliseconds(verdict->step_ms_if_twice.at(i)), kResourceNames.at(i));
+  }
+  lines.push_back(possible);
+  const record::Goodput goodput = find_goodput(run);
+  lines.push_back("goodput: " + record::to_text(goodput, format_seconds(goodput.seconds)));
+  return lines;
+}
+
+nlohmann::json verdict_json(const Run& run) {
+  nlohmann::json json = {{"bound_by", nullptr}, {"bound_share", nullptr}, {"goodput", nullptr}};
+  const auto verdict = find_verdict(run);
+  if (!verdict) return json;
+  json["bound_by"] = kBoundNames.at(static_cast<std::size_t>(verdict->bound));
+  json["bound_share"] = verdict->share(verdict->bound);
+  for (std::size_t i = 0; i < kBounds; ++i)
+    json["bound_parts_ms"][kBoundNames.at(i)] = verdict->parts_ms.at(i);
+  for (std::size_t i = 0; i < kResourceNames.size(); ++i) {
+    json["step_ms_if_twice"][kResourceNames.at(i)] = verdict->step_ms_if_twice.at(i);
+  }
+  const record::Goodput goodput = find_goodput(run);
+  json["goodput"] = goodput.trained;
+  json["goodput_seconds"] = goodput.seconds;
+  for (const auto& [name, lost] : record::kLostTimes) json["goodput_lost"][name] = goodput.*lost;
+  return json;
+}
+
+}  // namespace lockstep::report
