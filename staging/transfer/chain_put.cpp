@@ -87,6 +87,11 @@ Subscription::Options ChainPut::subscription() {
                 sources_[place.source]->context().tally.count_from_peer(arrived.data.bytes().size());
                 arrivals_.add(std::move(arrived));
               },
+          .lacks =
+              [this](std::uint32_t node, std::size_t chunk) {
+                const std::lock_guard lock(accusing_);
+                sources_[plan_->place(chunk).source]->accuse(node);
+              },
           .note = [this](const std::string& text) { sources_.front()->context().tally.note(text); }};
 }
 

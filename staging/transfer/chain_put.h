@@ -49,6 +49,7 @@ class ChainPut {
   std::optional<StreamPlan> plan_;
   std::optional<ChainSchedule> schedule_;
   Arrivals arrivals_;
+  std::mutex accusing_;
 };
 
 }  // namespace lockstep::transfer

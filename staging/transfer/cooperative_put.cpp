@@ -118,7 +118,7 @@ class SourceBatch {
       throw;
     }
     const bool late = std::any_of(contents.begin(), contents.end(), [](const auto& message) {
-      return message.second.contains("late") || !message.second.at("corrupt_senders").empty();
+      return message.second.contains("late") || message.second.contains("corrupt_senders");
     });
     if (!late) chains_.clear();
     for (std::size_t s = 0; s < sources_.size(); ++s) settle(contents, s);
@@ -169,7 +169,7 @@ class SourceBatch {
     }
   }
 
-  json contents_message() {
+  json contents_message() const {
     json contents = json::object();
     json corrupt = json::object();
     for (std::size_t s = 0; s < sources_.size(); ++s) {
@@ -177,12 +177,12 @@ class SourceBatch {
       if (const std::string content = sources_[s]->content(); !content.empty()) contents[number] = content;
       if (!sources_[s]->corrupt_senders().empty()) corrupt[number] = sources_[s]->corrupt_senders();
     }
-    json message{{"contents", std::move(contents)}, {"corrupt_senders", std::move(corrupt)}};
-    for (const auto& source : sources_) damaged_.push_back(source->damaged());
-    const auto waits = [](const ChainPart& part) { return !part.in_ring(); };
-    if (std::any_of(parts_.begin(), parts_.end(), waits) ||
-        std::find(damaged_.begin(), damaged_.end(), true) != damaged_.end())
-      message["late"] = 1;
+    const bool waits =
+        std::any_of(parts_.begin(), parts_.end(), [](const ChainPart& part) { return !part.in_ring(); });
+    json message = json::object();
+    if (!contents.empty()) message["contents"] = std::move(contents);
+    if (!corrupt.empty()) message["corrupt_senders"] = std::move(corrupt);
+    if (waits) message["late"] = 1;
     return message;
   }
 
@@ -193,13 +193,13 @@ class SourceBatch {
     std::set<std::string> contents;
     bool accused = false;
     for (const auto& [node, message] : messages) {
-      const json& all = message.at("contents");
+      const json all = message.value("contents", json::object());
       if (all.contains(number)) contents.insert(all.at(number).get<std::string>());
-      for (const json& sender : message.at("corrupt_senders").value(number, json::array()))
+      for (const json& sender : message.value("corrupt_senders", json::object()).value(number, json::array()))
         accused = accused || sender == peers_.self();
     }
     const bool differing = contents.size() > 1;
-    if (!differing && !accused && !damaged_[s]) return;
+    if (!differing && !accused) return;
     // It must no longer be served when it is removed.
     for (std::size_t c = 0; c < chains_.size(); ++c) {
       if (std::binary_search(parts_[c].sources.begin(), parts_[c].sources.end(), s)) chains_[c].reset();
@@ -228,7 +228,6 @@ class SourceBatch {
   PeerGroup& peers_;
   std::size_t round_;
   std::vector<std::unique_ptr<SourcePut>> sources_;
-  std::vector<bool> damaged_;  // before the contents were compared, by source
   std::vector<ChainPart> parts_;
   std::vector<std::unique_ptr<ChainPut>> chains_;  // of each part
 };

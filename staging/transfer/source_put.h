@@ -54,14 +54,14 @@ class SourcePut {
   /// When all chunks are here: checks and syncs the copy. `origin` has the node that read a chunk from the source.
   void finish(std::uint32_t self, const std::function<std::uint32_t(std::size_t chunk)>& origin,
               const std::function<std::string(std::uint32_t node)>& name);
+  /// Another node should have the source, and could not send a part of it.
+  void accuse(std::uint32_t node) { corrupt_senders_.insert(node); }
   const std::set<std::uint32_t>& corrupt_senders() const { return corrupt_senders_; }
   /// One digest of all files that no index describes; "" for a pack, or if another process copies the source.
   std::string content() const;
 
-  /// Whether a part of this node's copy, which only a quick check had found good, could not be given to others.
-  bool damaged() const { return object_ && object_->damaged(); }
-  /// Others got wrong bytes from this node's copy, or it is damaged(): checks all of it. If it is damaged, removes it, and
-  /// returns what is wrong. It must not be served then.
+  /// Others got wrong bytes from this node's copy, which only a quick check had found good, or did not get all of it: checks
+  /// all of it. If it is damaged, removes it, and returns what is wrong. It must not be served then.
   std::string remove_if_damaged();
 
   /// The copy of this node; waits for it if another process makes it. reader() goes on reading it. Throws Error.

@@ -28,9 +28,14 @@ clear_all() {
     [ "${machine##*/}" = "${1:-}" ] || rm -rf "$machine/local/lockstep"
   done
 }
-# copies: prints the number of nodes that have all data.
+# copies CASE: prints the number of nodes that have all data. A step that ends may stop a copy in the background before it
+# gets its name, so there the tasks say so.
 copies() {
   local machine copied count=0
+  if [ "$1" = killed ]; then
+    grep -c "has all" "$state/$1.out"
+    return
+  fi
   for machine in "$state"/machines/n*; do
     copied=$(cat "$machine"/local/lockstep/*/objects/[!.]*/files/* 2>/dev/null | wc -c)
     [ "$copied" -ge "$bytes" ] && count=$((count + 1))
@@ -51,7 +56,7 @@ measure() {
   begin=$(date +%s%N)
   "$@" >"$state/$name.out" 2>&1 || code=$?
   seconds=$(($(date +%s%N) - begin))
-  python3 - "$name" "$nodes" "$bytes" "$seconds" "$code" "$(copies)" "$(nodes_read)" "$before" "$(sent)" <<'PYTHON'
+  python3 - "$name" "$nodes" "$bytes" "$seconds" "$code" "$(copies "$name")" "$(nodes_read)" "$before" "$(sent)" <<'PYTHON'
 import json, sys
 name, nodes, size, nanoseconds, code, copies, read, before, after = sys.argv[1:]
 sent = max(int(new) - int(old) for old, new in zip(before.split(), after.split())) / int(size)
@@ -74,7 +79,7 @@ PYTHON
 in_background() {
   # shellcheck disable=SC2016  # expands in the tasks
   on_all --stage=$packs/large --stage-mode=background sh -c \
-    '[ "$SLURMD_NODENAME" = '"$middle"' ] || until [ -z "$(find "$LOCKSTEP_DATA/large" "$LOCKSTEP_DATA/large/" -type l)" ]; do sleep 1; done'
+    '[ "$SLURMD_NODENAME" = '"$middle"' ] || { until [ -z "$(find "$LOCKSTEP_DATA/large" "$LOCKSTEP_DATA/large/" -type l)" ]; do sleep 1; done; echo has all; }'
 }
 half_read() { [ "$(nodes_read)" -ge $((bytes / 2)) ]; }
 kill_middle() {

@@ -32,10 +32,7 @@ bool ObjectChunks::read(std::size_t chunk, std::span<std::byte> into, pack::Dige
     const bool good = whole ? !digests_[extent.file] ||
                                   pack::digest_of(into.subspan(at, extent.bytes)) == digests_[extent.file]
                             : is_good(extent.file, {});
-    if (!good) {
-      damaged_ = true;
-      return false;
-    }
+    if (!good) return false;
     at += extent.bytes;
   }
   digest = pack::digest_of(into);
@@ -64,7 +61,7 @@ bool ObjectChunks::is_good(std::uint32_t file, const std::stop_token& stop) {
 void ObjectChunks::check_ahead(const std::stop_token& stop) {
   try {
     for (std::uint32_t file = 0; file < plan_.files(); ++file) {
-      if (plan_.first_chunk(file) != plan_.last_chunk(file) && !is_good(file, stop)) damaged_ = true;
+      if (plan_.first_chunk(file) != plan_.last_chunk(file)) is_good(file, stop);
     }
   } catch (const Stopped&) {
   } catch (const std::exception&) {

@@ -3,7 +3,6 @@
 // Threads: safe from any.
 #pragma once
 
-#include <atomic>
 #include <filesystem>
 #include <functional>
 #include <mutex>
@@ -74,8 +73,6 @@ class ObjectChunks {
   const ChunkPlan& plan() const { return plan_; }
   /// As StreamChunks::Read.
   bool read(std::size_t chunk, std::span<std::byte> into, pack::Digest& digest);
-  /// Whether a damaged file was found.
-  bool damaged() const { return damaged_; }
 
  private:
   bool is_good(std::uint32_t file, const std::stop_token& stop);
@@ -87,7 +84,6 @@ class ObjectChunks {
   std::vector<std::optional<pack::Digest>> digests_;
   std::vector<std::once_flag> checked_;  // large files
   std::vector<char> good_;
-  std::atomic<bool> damaged_ = false;
   std::once_flag asked_;
   std::jthread ahead_;
 };

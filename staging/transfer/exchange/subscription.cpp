@@ -163,7 +163,10 @@ void Subscription::take_line(PeerLink& link, const std::string& line) {
   } else if (words[0] == "idle" && words.size() == 2) {
     idle_ = true;
   } else if (words[0] == "lacks" && words.size() == 3) {
-    schedule_->read_instead(parse_number(words[2]));
+    const std::size_t chunk = parse_number(words[2]);
+    if (chunk >= schedule_->size()) throw PeerError("its chunk does not exist");
+    schedule_->read_instead(chunk);
+    options_.lacks(options_.predecessor->node, chunk);
   } else {
     throw PeerError("unexpected message");
   }

@@ -57,6 +57,8 @@ class Subscription {
     std::function<ChunkBuffers::Buffer(std::uint32_t bytes)> buffer;
     /// Takes a chunk that arrived, to be stored soon in another thread, which then calls ChainSchedule::stored().
     std::function<void(ArrivedChunk)> store;
+    /// The predecessor cannot send this chunk, although it should have it. Called by several lanes at a time.
+    std::function<void(Node predecessor, std::size_t chunk)> lacks;
     /// Takes a line for the user.
     std::function<void(const std::string&)> note;
   };

@@ -246,8 +246,7 @@ class Chain {
     member.rendezvous_bytes = member.rendezvous->bytes();
     if (node != options_.lost) {
       count_round(node);
-      member.peers->gather("contents:0", {{"contents", nlohmann::json::object()},
-                                          {"corrupt_senders", nlohmann::json::object()}});
+      member.peers->gather("contents:0", nlohmann::json::object());
       member.rendezvous_bytes = member.rendezvous->bytes();
     }
     member.peers->exchange().withdraw(0);
@@ -288,9 +287,19 @@ class Chain {
     }
   }
 
+  // As on links of one speed, the node passes on what it gets, but for a few chunks and its successor's own share.
+  void keep_pace(const Member& member) {
+    const std::size_t few = 4 * plan_.size() / options_.nodes + 4;
+    while (member.stored * options_.chunk_bytes >
+               member.peers->exchange().bytes_sent() + few * options_.chunk_bytes &&
+           !member.schedule->finished())
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
+  }
+
   void store(Node node, std::size_t chunk, Node from, Node origin) {
     Member& member = members_[node];
     if (++member.stored == plan_.size() / 2) count_threads_once();
+    if (node == options_.lost) keep_pace(member);
     {
       const std::lock_guard lock(member.mutex);
       member.hops.push_back({chunk, from});
@@ -326,6 +335,7 @@ class Chain {
             [this, node, &member](const ArrivedChunk& arrived) {
               store(node, arrived.chunk, member.predecessor, arrived.origin);
             },
+        .lacks = [](Node, std::size_t) {},
         .note =
             [this, node](const std::string& text) {
               const std::lock_guard lock(mutex_);
