@@ -48,7 +48,7 @@ staging() {
 # About 20 minutes, with 6,000 threads.
 scale() {
   into stage_scale $bin/bench_stage --json --simulate 1024 --standard
-  into stage_nodes tests/bench/stage_nodes.sh 64 64
+  into stage_nodes tests/bench/stage_nodes.sh 64 32
 }
 planner() {
   into planner $bin/bench_planner --json
