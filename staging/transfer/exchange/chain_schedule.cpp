@@ -177,6 +177,7 @@ std::vector<std::size_t> ChainSchedule::hand_over(std::size_t lane, std::uint32_
     states_[*chunk] = State::missing;
     readers_[*chunk] = predecessor_place;
     subscribed_[*chunk] = true;
+    std::erase(cancelled_[lane], *chunk);  // told after this, the predecessor would not send it
     handed_over_.insert(*chunk);
     chunks.push_back(*chunk);
   }

@@ -8,6 +8,7 @@
 #include <set>
 #include <thread>
 
+#include "staging/transfer/exchange/chain_schedule.h"
 #include "staging/transfer/exchange/chunk_shares.h"
 #include "tests/unit/staging/transfer/exchange/chain_world.h"
 
@@ -15,6 +16,7 @@ namespace lockstep::transfer {
 namespace {
 
 using std::chrono::milliseconds;
+using testing::ElementsAre;
 using testing::IsEmpty;
 
 constexpr std::uint64_t kShard = 100'000;
@@ -115,6 +117,16 @@ TEST(Chain, ReaderWithASlowSourceIsHelped) {
   EXPECT_TRUE(end.complete);
   EXPECT_EQ(end.all_read(), kData);
   EXPECT_LT(end.read[2], kData / 8) << "half of its share is read by others";
+}
+
+// The predecessor reads what is handed over to it, and must not hear afterwards that this node does not want it.
+TEST(ChainSchedule, DoesNotCancelWhatItHandsOver) {
+  ChainSchedule schedule({.node = 1, .place = 1}, std::vector<std::uint32_t>(4, 2),
+                         [](std::size_t) { return true; });
+  schedule.subscribe(0);
+  schedule.take_over(std::vector<std::size_t>{2, 3});  // from the successor
+  EXPECT_THAT(schedule.hand_over(0, 0), ElementsAre(3));
+  EXPECT_THAT(schedule.take_cancelled(0), ElementsAre(2));
 }
 
 std::map<std::uint32_t, std::size_t> loads_of(const std::vector<std::uint32_t>& dealt) {
