@@ -26,7 +26,7 @@ struct MemoryUse {
 /// The largest share first. Ranks without a sample, or without a limit, are left out.
 std::vector<MemoryUse> memory_use(const Run& run);
 
-/// "the 2 ranks on n1 use up to 3.1 GiB of the 10 GiB of their cgroup (31 %)".
+/// "the 2 ranks on n1 use up to 3.1 GiB of the 10 GiB of the job's cgroup (31 %)".
 std::string to_text(const MemoryUse& use);
 
 /// Whether memory ended a rank, or is about to: the peak is at least this share of the limit.

@@ -33,14 +33,13 @@ void advise_on_memory(const Run& run, std::vector<Advice>& advice) {
          "Lower plan.cap or the loader's bytes_ahead, recompute activations (lockstep::activation_checkpoint), or ask for more memory (sbatch --mem)."});
     return;
   }
-  const auto verdict = find_verdict(run);
   const auto fits = [](const Snapshot& rank) {
     return rank.counters.tokens > 0 && rank.counters.steps >= kStepsForMemory && rank.resources &&
            rank.resources->on_device == 0;
   };
-  const bool helps = verdict && (verdict->bound == Bound::communication || verdict->bound == Bound::host);
-  if (!helps || uses.front().share() > kUnused || !std::all_of(run.ranks.begin(), run.ranks.end(), fits))
-    return;
+  if (uses.front().share() > kUnused || !std::all_of(run.ranks.begin(), run.ranks.end(), fits)) return;
+  const auto verdict = find_verdict(run);  // reads all steps of all ranks
+  if (!verdict || (verdict->bound != Bound::communication && verdict->bound != Bound::host)) return;
   advice.push_back(
       {"memory-unused",
        fmt::format("Memory is not used: {}, and each step has little work for its {}.", to_text(uses.front()),
