@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,6 +15,7 @@
 #include "common/files.h"
 #include "common/sockets.h"
 #include "staging/rendezvous/rendezvous_server.h"
+#include "staging/rendezvous/secure_connection.h"
 #include "tests/unit/staging/staging_world.h"
 
 namespace lockstep::staging_test {
@@ -104,6 +106,19 @@ class StageStep : public StagingTest {
 
 /// srun's side of a step of several nodes.
 class Srun {
+  // A node is forked while the server's thread runs. If that thread holds a lock of OpenSSL at that moment, as it does
+  // while it sets up its first connection, the node waits for that lock for ever.
+  static void set_up_openssl() {
+    int ends[2];
+    if (::socketpair(AF_UNIX, SOCK_STREAM, 0, ends) != 0) fail_errno("socketpair");
+    transfer::SecureConnection server(UniqueFd(ends[0]), "first", kKey);
+    std::thread client(
+        [end = ends[1]] { transfer::SecureConnection(UniqueFd(end), "first", kKey).connect("n", kTlsTimeout); });
+    server.accept(kTlsTimeout);
+    client.join();
+  }
+  static constexpr std::chrono::seconds kTlsTimeout{30};
+
  public:
   explicit Srun(std::chrono::milliseconds drain = transfer::RendezvousServer::Options().drain_timeout) {
     int port = 0;
@@ -120,6 +135,7 @@ class Srun {
     options.reconnect_timeout = std::chrono::seconds(2);
     options.report = [this](const std::string& line) { said_ += line + "\n"; };
     server_ = std::make_unique<transfer::RendezvousServer>(std::move(socket), options);
+    set_up_openssl();
     thread_ = std::thread([this] { server_->run(alive_); });
   }
   ~Srun() { end(); }
