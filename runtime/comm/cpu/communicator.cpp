@@ -1,7 +1,6 @@
 #include "runtime/comm/cpu/communicator.h"
 
 #include <pthread.h>
-#include <sys/prctl.h>
 
 #include <algorithm>
 #include <atomic>
@@ -283,7 +282,7 @@ std::optional<CpuCommunicator::Look> CpuCommunicator::look(Ended ended) {
 void CpuCommunicator::rest(const Look& look, Clock::duration idle, std::chrono::microseconds spin,
                            std::chrono::nanoseconds sleep) const {
   if (look.exchanging) {
-    if (idle >= mpi::kSpin) std::this_thread::sleep_for(mpi::kNap);
+    if (idle >= std::max<Clock::duration>(mpi::kSpin, spin)) std::this_thread::sleep_for(mpi::kNap);
   } else if (idle < spin) {
     relax();
   } else {
@@ -295,6 +294,8 @@ void CpuCommunicator::rest(const Look& look, Clock::duration idle, std::chrono::
 template <typename Condition>
 void CpuCommunicator::drive_until(Condition condition, const std::string& what) {
   const OperationSlots::Waiting waiting(group_.slots());
+  std::optional<mpi::ShortNaps> naps;
+  if (inter_node_) naps.emplace();
   OperationTimeout timeout;
   auto moved_at = Clock::now();
   while (const auto seen = look(condition)) {
@@ -322,7 +323,7 @@ void CpuCommunicator::drive_until_ended(Operation& operation) {
 void CpuCommunicator::serve() {
   pthread_setname_np(pthread_self(), "lockstep-comm");
   if (!cpus_.empty()) bind_this_thread(cpus_);
-  ::prctl(PR_SET_TIMERSLACK, 1000);  // ns; with the default, each nap would take 50 µs more
+  const mpi::ShortNaps naps;
   const auto ended = [this] { return ending_ && group_.idle(); };
   const auto undriven = [this] { return drivers_ == 0; };
   auto moved_at = Clock::now();
