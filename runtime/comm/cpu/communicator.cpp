@@ -50,6 +50,10 @@ constexpr std::chrono::milliseconds kOthersInterval{1};
 // How long a waiting rank spins before it sleeps, if every rank has its own CPU. Waking up takes about 50 µs.
 constexpr std::chrono::microseconds kSpin{200};
 
+// Naps between polls of the network become longer while nothing arrives: another node is still in its backward then,
+// and so is this one, whose CPU the polls would take.
+constexpr std::chrono::microseconds kLongestNap{500};
+
 // A pause in a spin loop.
 void relax() {
   for (int i = 0; i < 16; ++i) {
@@ -99,7 +103,11 @@ class CpuCommunicator : public Communicator, private Driver {
       std::erase(polled().all, this);
     } else {
       const Deadline deadline(what);
-      ending_ = true;
+      {
+        const std::scoped_lock lock(queue_mutex_);
+        ending_ = true;
+      }
+      undriven_.notify_one();
       group_.slots().notify_all();
       thread_.join();
     }
@@ -160,6 +168,8 @@ class CpuCommunicator : public Communicator, private Driver {
   void drive_until_ended(Operation& operation) override;
   void drive() override { progress(); }
   bool advance(bool waiting);
+  // Call it with queue_mutex_.
+  bool has_work() const { return !idle_ || !queued_.empty(); }
   Progress progress_others();
   struct Look {
     std::uint32_t seen = 0;  // events
@@ -235,6 +245,7 @@ WorkHandle CpuCommunicator::enqueue(OperationRequest request, Buffer buffer, voi
       const std::scoped_lock lock(queue_mutex_);
       queued_.push_back(std::move(task));
     }
+    undriven_.notify_one();
     group_.slots().notify_all();
   } else {
     const std::scoped_lock lock(mutex_);
@@ -249,6 +260,7 @@ bool CpuCommunicator::advance(bool waiting) {
   if (inter_node_) {
     const std::scoped_lock lock(queue_mutex_);
     for (auto& task : queued_) group_.add(std::move(task));
+    if (!queued_.empty()) idle_.store(false, std::memory_order_relaxed);  // together with the queue: has_work()
     queued_.clear();
   }
   const bool moved = group_.advance(waiting);
@@ -282,7 +294,8 @@ std::optional<CpuCommunicator::Look> CpuCommunicator::look(Ended ended) {
 void CpuCommunicator::rest(const Look& look, Clock::duration idle, std::chrono::microseconds spin,
                            std::chrono::nanoseconds sleep) const {
   if (look.exchanging) {
-    if (idle >= std::max<Clock::duration>(mpi::kSpin, spin)) std::this_thread::sleep_for(mpi::kNap);
+    if (idle < std::max<Clock::duration>(mpi::kSpin, spin)) return;
+    std::this_thread::sleep_for(std::clamp<Clock::duration>(idle / 4, mpi::kNap, kLongestNap));
   } else if (idle < spin) {
     relax();
   } else {
@@ -315,17 +328,18 @@ void CpuCommunicator::drive_until_ended(Operation& operation) {
   drive_until([&] { return operation.ended(); }, operation.name());
   if (inter_node_) {
     const std::scoped_lock lock(queue_mutex_);
-    if (--drivers_ == 0) undriven_.notify_one();
+    if (--drivers_ == 0 && has_work()) undriven_.notify_one();
   }
 }
 
-// Does the work while no thread waits for an operation.
+// Does the work while no thread waits for an operation. Sleeps while there is none: each needless waking takes time of a
+// rank that has one CPU.
 void CpuCommunicator::serve() {
   pthread_setname_np(pthread_self(), "lockstep-comm");
   if (!cpus_.empty()) bind_this_thread(cpus_);
   const mpi::ShortNaps naps;
   const auto ended = [this] { return ending_ && group_.idle(); };
-  const auto undriven = [this] { return drivers_ == 0; };
+  const auto undriven = [this] { return drivers_ == 0 && (ending_ || has_work()); };
   auto moved_at = Clock::now();
   for (;;) {
     {

@@ -1,7 +1,9 @@
 #include "runtime/comm/cpu/inter_node.h"
 
 #include <algorithm>
+#include <array>
 #include <limits>
+#include <vector>
 
 #include "common/clock.h"
 #include "common/error.h"
@@ -14,22 +16,19 @@ namespace {
 constexpr int kMeasureTag = 2;
 constexpr std::size_t kPiece = std::size_t{1} << 30;  // of a broadcast, because MPI counts in int
 
-// The time of a message of `bytes` from node 0 to node 1 and back, in seconds; the best of a few.
-double time_round_trip(MPI_Comm lane, int node, std::size_t bytes, int rounds) {
-  std::vector<std::byte> data(bytes);
+// The time in which two nodes send each other `bytes`, in seconds; the best of a few.
+double time_exchange(MPI_Comm lane, int other, std::size_t bytes, int times) {
+  std::vector<std::byte> sent(bytes);
+  std::vector<std::byte> received(bytes);
+  const int size = static_cast<int>(bytes);
   double best = std::numeric_limits<double>::infinity();
-  for (int round = 0; round < rounds; ++round) {
+  for (int i = 0; i < times; ++i) {
     const std::uint64_t begin = monotonic_ns();
-    const auto move = [&](bool send) {
-      MPI_Request request = MPI_REQUEST_NULL;
-      const int size = static_cast<int>(bytes);
-      mpi::check(send ? MPI_Isend(data.data(), size, MPI_BYTE, 1 - node, kMeasureTag, lane, &request)
-                      : MPI_Irecv(data.data(), size, MPI_BYTE, 1 - node, kMeasureTag, lane, &request),
-                 "MPI_Isend, MPI_Irecv");
-      mpi::wait({&request, 1}, "MPI_Isend, MPI_Irecv");
-    };
-    move(node == 0);
-    move(node != 0);
+    std::array<MPI_Request, 2> requests{};
+    mpi::check(MPI_Irecv(received.data(), size, MPI_BYTE, other, kMeasureTag, lane, &requests[0]),
+               "MPI_Irecv");
+    mpi::check(MPI_Isend(sent.data(), size, MPI_BYTE, other, kMeasureTag, lane, &requests[1]), "MPI_Isend");
+    mpi::wait(requests, "MPI_Isend, MPI_Irecv");
     best = std::min(best, seconds_between(begin, monotonic_ns()));
   }
   return best;
@@ -40,8 +39,8 @@ NetworkCost measure_network(MPI_Comm world, MPI_Comm lane, const Place& place) {
   constexpr std::size_t kLarge = std::size_t{128} << 10;
   NetworkCost cost;
   if (place.local_rank == 0 && place.node < 2) {
-    const double small = time_round_trip(lane, place.node, 8, 10) / 2;
-    const double large = time_round_trip(lane, place.node, kLarge, 5) / 2;
+    const double small = time_exchange(lane, 1 - place.node, 8, 10);
+    const double large = time_exchange(lane, 1 - place.node, kLarge, 5);
     cost.latency = small;
     cost.per_byte = std::max(large - small, 0.0) / static_cast<double>(kLarge);
   }

@@ -15,8 +15,10 @@ constexpr int kMaxFactor = 16;
 constexpr double kMessage = 1.0 / 8;
 constexpr double kSurplus = 0.5;
 
-constexpr std::size_t kMinSegment = std::size_t{256} << 10;
-constexpr std::size_t kMaxSegment = std::size_t{1} << 20;
+constexpr std::size_t kSegment = std::size_t{1} << 20;
+// MPI sends such a message at once, without asking the receiver first. A few of them are faster than a longer one.
+constexpr std::size_t kEager = 60'000;
+constexpr std::size_t kMaxInEagerPieces = std::size_t{128} << 10;
 // With many nodes segments grow, so that no part of one becomes smaller than this.
 constexpr std::size_t kMinPart = std::size_t{1} << 10;
 
@@ -248,9 +250,11 @@ ExchangePlan plan_of(const NodeGrid& grid, std::size_t bytes, const NetworkCost&
   const double whole = dimensions * cost.latency + copies * size * (cost.per_byte + cost.sum_per_byte);
   const double slices =
       2 * dimensions * cost.latency + parts * size * (2 * cost.per_byte + cost.sum_per_byte);
-  if (bytes <= kMaxSegment && whole <= slices) return {ScheduleForm::whole, bytes};
-  return {ScheduleForm::slices, std::max(std::clamp(bytes / 8, kMinSegment, kMaxSegment),
-                                         kMinPart * static_cast<std::size_t>(grid.nodes))};
+  if (bytes <= kSegment && whole <= slices) {
+    const std::size_t pieces = bytes <= kMaxInEagerPieces ? (bytes + kEager - 1) / kEager : 1;
+    return {ScheduleForm::whole, (bytes + pieces - 1) / std::max<std::size_t>(pieces, 1)};
+  }
+  return {ScheduleForm::slices, std::max(kSegment, kMinPart * static_cast<std::size_t>(grid.nodes))};
 }
 
 }  // namespace lockstep::comm::cpu
