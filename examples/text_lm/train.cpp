@@ -112,19 +112,27 @@ struct Result {
   torch::Tensor seen;                      ///< how often each sample was trained on in the last epoch
 };
 
+/// Options that the parameters' shapes do not show: a checkpoint of other ones is refused.
+struct ModelOptionsText {
+  std::string text;
+
+  void save(torch::serialize::OutputArchive& archive) const { archive.write("state", text); }
+  void load(torch::serialize::InputArchive& archive) const {
+    c10::IValue saved;
+    archive.read("state", saved);
+    if (saved.toStringRef() != text) fail("its model has {}, but this one has {}", saved.toStringRef(), text);
+  }
+};
+
 /// The part of a checkpoint that is this program's own.
 struct Saved {
-  std::string model;  // options that the parameters' shapes do not show
+  ModelOptionsText model;
   Progress::State progress;
   torch::Tensor seen;
 };
 
 void add_all(Checkpointer& checkpointer, Job& job, Update& update, Saved& saved) {
-  const auto require_same_model = [&saved](const std::string& model) {
-    if (model != saved.model) fail("its model has {}, but this one has {}", model, saved.model);
-  };
-  checkpointer.add(
-      "model_options", [&saved] { return saved.model; }, require_same_model);
+  checkpointer.add("model_options", saved.model);
   checkpointer.add("model", *job.model);
   update.add_to(checkpointer);
   checkpointer.add("loader", *job.loader);
@@ -141,7 +149,7 @@ Result train(Job& job, const Options& options, World& world) {
   SamplesSeen seen(job.pages->size());
   Progress progress(options, tokens_of(*job.pages), world);
   Result result;
-  Saved saved{.model = fmt::format("{} heads", options.model.heads), .progress = {}, .seen = {}};
+  Saved saved{.model = {fmt::format("{} heads", options.model.heads)}, .progress = {}, .seen = {}};
   std::optional<Checkpointer> checkpointer;
   std::optional<StopSignal> stop;
   if (!options.checkpoint.empty()) {

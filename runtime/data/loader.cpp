@@ -12,6 +12,7 @@
 #include "common/error.h"
 #include "common/job_limits.h"
 #include "common/units.h"
+#include "runtime/archive.h"
 #include "runtime/comm/run_on_all_ranks.h"
 #include "runtime/comm/world.h"
 #include "runtime/data/batch/device_copy.h"
@@ -316,8 +317,13 @@ std::string Loader::state() const {
   return to_text(state);
 }
 
-void Loader::resume(std::string_view text) {
+void Loader::save(torch::serialize::OutputArchive& archive) const {
+  archive.write("state", state());
+}
+
+void Loader::load(torch::serialize::InputArchive& archive) {
   State& s = *state_;
+  const std::string text = value_in(archive, "state").toStringRef();
   const LoaderState state = state_from_text(text);
   if (state.seed != s.plan_options.seed) {
     fail("cannot resume: the seed of the state is {}, but the loader has seed {}", state.seed,
@@ -333,7 +339,7 @@ void Loader::resume(std::string_view text) {
   }
   auto planner = make_planner(s.source, options, s.options, &state.plan);
   s.learner.begin_with(options.cost, options.speeds);
-  s.start = {.epoch = state.epoch, .planner = std::move(planner), .state = std::string(text)};
+  s.start = {.epoch = state.epoch, .planner = std::move(planner), .state = text};
 }
 
 Loader::Iterator Loader::begin() {

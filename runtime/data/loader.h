@@ -23,12 +23,16 @@
 #include <iterator>
 #include <memory>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "runtime/data/loader_batch.h"
 #include "runtime/data/loader_options.h"
 #include "runtime/data/plan/options.h"
+
+namespace torch::serialize {
+class InputArchive;
+class OutputArchive;
+}  // namespace torch::serialize
 
 namespace lockstep {
 class World;
@@ -74,13 +78,13 @@ class Loader {
   /// The position of the loop between two optimizer steps, to save with the model. A step counts as done
   /// when the loop has taken its last micro-batch; an incomplete step is repeated from its beginning. The
   /// state of any rank can be used, if all ranks have done the same number of steps.
-  std::string state() const;
+  void save(torch::serialize::OutputArchive& archive) const;
 
-  /// Continues from `state`: chooses its epoch, and the next begin() starts after the samples that it has
+  /// Continues from a state: chooses its epoch, and the next begin() starts after the samples that it has
   /// used. The number of ranks, the cap, the accumulation and the step size may differ: every sample of the
   /// epoch is still used once, before or after. Throws Error that says what differs if the data, the seed
   /// or the order do, and Error if the state was modified.
-  void resume(std::string_view state);
+  void load(torch::serialize::InputArchive& archive);
 
   /// Starts at the beginning of the chosen epoch, or at the position of the resumed state, and waits for
   /// the first batch.
@@ -106,6 +110,7 @@ class Loader {
  private:
   friend class Iterator;
   struct State;
+  std::string state() const;
   void make(const pack::Reader& reader, const PlanOptions& plan, int rank, profile::StepTimer* timer,
             comm::Communicator* communicator, const LoaderOptions& options);
   std::unique_ptr<State> state_;

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "common/error.h"
+#include "runtime/archive.h"
 #include "runtime/ddp/parameters.h"
 
 namespace lockstep {
@@ -120,6 +121,16 @@ void GradScaler::update() {
     state_ = {.scale = std::isfinite(static_cast<float>(grown)) ? grown : state_.scale};
   }
   world_.timer().set_loss_scale(state_.scale);
+}
+
+void GradScaler::save(torch::serialize::OutputArchive& archive) const {
+  archive.write("scale", state_.scale);
+  archive.write("good_steps", state_.good_steps);
+}
+
+void GradScaler::load(torch::serialize::InputArchive& archive) {
+  set_state({.scale = value_in(archive, "scale").toDouble(),
+             .good_steps = value_in(archive, "good_steps").toInt()});
 }
 
 void GradScaler::set_state(const State& state) {

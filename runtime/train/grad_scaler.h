@@ -62,16 +62,16 @@ class GradScaler {
 
   double current_scale() const { return options_.enabled ? state_.scale : 1; }
 
-  /// For checkpoints.
-  struct State {
-    double scale = 0;
-    std::int64_t good_steps = 0;  ///< in a row, since the scale last changed
-  };
-  const State& state() const { return state_; }
-  /// Throws UsageError for a scale that is not a positive number.
-  void set_state(const State& state);
+  /// For checkpoints. load() throws Error for a scale that is not a positive number.
+  void save(torch::serialize::OutputArchive& archive) const;
+  void load(torch::serialize::InputArchive& archive);
 
  private:
+  struct State {
+    double scale = 0;
+    std::int64_t good_steps = 0;  // in a row, since the scale last changed
+  };
+  void set_state(const State& state);
   struct Unscaled {
     bool finite = true;
     bool stepped = false;

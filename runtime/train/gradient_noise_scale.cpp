@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "common/error.h"
+#include "runtime/archive.h"
 
 namespace lockstep {
 namespace {
@@ -49,14 +50,9 @@ void GradientNoiseScale::save(torch::serialize::OutputArchive& archive) const {
 }
 
 void GradientNoiseScale::load(torch::serialize::InputArchive& archive) {
-  const auto read = [&](const char* name) {
-    c10::IValue value;
-    archive.read(name, value);
-    return value;
-  };
-  noise_ = read("noise").toDouble() * scale_ * scale_;
-  signal_ = read("signal").toDouble() * scale_ * scale_;
-  known_ = read("known").toBool();
+  noise_ = value_in(archive, "noise").toDouble() * scale_ * scale_;
+  signal_ = value_in(archive, "signal").toDouble() * scale_ * scale_;
+  known_ = value_in(archive, "known").toBool();
 }
 
 double GradientNoiseScale::take(std::vector<torch::Tensor>& squares) const {

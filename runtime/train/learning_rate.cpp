@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "common/error.h"
+#include "runtime/archive.h"
 #include "runtime/train/distributed_optimizer.h"
 
 namespace lockstep {
@@ -138,6 +139,14 @@ std::vector<double> LearningRate::values() const {
   return result;
 }
 
+void LearningRate::save(torch::serialize::OutputArchive& archive) const {
+  archive.write("step", step_);
+}
+
+void LearningRate::load(torch::serialize::InputArchive& archive) {
+  set_step(value_in(archive, "step").toInt());
+}
+
 ReduceOnPlateau::ReduceOnPlateau(torch::optim::Optimizer& optimizer, const PlateauOptions& options)
     : ReduceOnPlateau(optimizer.param_groups(), options) {
 }
@@ -176,6 +185,18 @@ bool ReduceOnPlateau::observe(double metric) {
     if (next < now) group.options().set_lr(next);
   }
   return lowered;
+}
+
+void ReduceOnPlateau::save(torch::serialize::OutputArchive& archive) const {
+  archive.write("best", state_.best);
+  archive.write("observations", state_.observations);
+  archive.write("begun", state_.begun);
+}
+
+void ReduceOnPlateau::load(torch::serialize::InputArchive& archive) {
+  state_ = {.best = value_in(archive, "best").toDouble(),
+            .observations = value_in(archive, "observations").toInt(),
+            .begun = value_in(archive, "begun").toBool()};
 }
 
 }  // namespace lockstep

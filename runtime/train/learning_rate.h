@@ -89,6 +89,10 @@ class LearningRate {
   void set_step(std::int64_t step);
   std::int64_t current_step() const { return step_; }
 
+  /// For checkpoints: the step. Load it after the optimizer, whose state also has learning rates.
+  void save(torch::serialize::OutputArchive& archive) const;
+  void load(torch::serialize::InputArchive& archive);
+
   /// The learning rate of each parameter group now.
   std::vector<double> values() const;
 
@@ -121,15 +125,15 @@ class ReduceOnPlateau {
   bool observe(double metric);
 
   /// For checkpoints; the learning rates themselves are in the optimizer's state.
-  struct State {
-    double best = 0;
-    int observations = 0;  ///< since the last improvement
-    bool begun = false;
-  };
-  const State& state() const { return state_; }
-  void set_state(const State& state) { state_ = state; }
+  void save(torch::serialize::OutputArchive& archive) const;
+  void load(torch::serialize::InputArchive& archive);
 
  private:
+  struct State {
+    double best = 0;
+    std::int64_t observations = 0;  // since the last improvement
+    bool begun = false;
+  };
   ReduceOnPlateau(std::vector<torch::optim::OptimizerParamGroup>& groups, const PlateauOptions& options);
 
   std::vector<torch::optim::OptimizerParamGroup>& groups_;

@@ -6,6 +6,7 @@
 #include <exception>
 
 #include "common/error.h"
+#include "runtime/archive.h"
 #include "runtime/ddp/parameters.h"
 
 namespace lockstep {
@@ -33,9 +34,7 @@ WeightAverage::WeightAverage(torch::nn::Module& module, double decay) : decay_(d
 }
 
 void WeightAverage::update() {
-  if (swapped_)
-    fail_usage(
-        "WeightAverage: update() was called while the module has the averages; end the swap() scope first");
+  refuse_swapped("update()");
   const torch::NoGradGuard no_grad;
   ++updates_;
   const auto count = static_cast<double>(updates_);
@@ -73,20 +72,33 @@ WeightAverage::Swapped::~Swapped() noexcept(false) {
   }
 }
 
-void WeightAverage::set_state(const std::vector<torch::Tensor>& averages, std::int64_t updates) {
+void WeightAverage::refuse_swapped(const char* call) const {
   if (swapped_)
-    fail_usage(
-        "WeightAverage: set_state() was called while the module has the averages; end the swap() scope first");
+    fail_usage("WeightAverage: {} was called while the module has the averages; end the swap() scope first",
+               call);
+}
+
+void WeightAverage::save(torch::serialize::OutputArchive& archive) const {
+  refuse_swapped("save()");
+  archive.write("averages", c10::List<torch::Tensor>(averages_));
+  archive.write("updates", updates_);
+}
+
+void WeightAverage::load(torch::serialize::InputArchive& archive) {
+  refuse_swapped("load()");
+  set_state(value_in(archive, "averages").toTensorVector(), value_in(archive, "updates").toInt());
+}
+
+void WeightAverage::set_state(const std::vector<torch::Tensor>& averages, std::int64_t updates) {
   if (averages.size() != averages_.size())
-    fail_usage("WeightAverage: the state has {} tensors, the module has {} parameters", averages.size(),
-               averages_.size());
+    fail("WeightAverage: the state has {} tensors, the module has {} parameters", averages.size(),
+         averages_.size());
   for (std::size_t i = 0; i < averages.size(); ++i) {
     if (averages[i].sizes() != averages_[i].sizes()) {
-      fail_usage("WeightAverage: parameter {} has shape {}, and {} in the state", i,
-                 fmt::join(averages_[i].sizes(), " x "), fmt::join(averages[i].sizes(), " x "));
+      fail("WeightAverage: parameter {} has shape {}, and {} in the state", i,
+           fmt::join(averages_[i].sizes(), " x "), fmt::join(averages[i].sizes(), " x "));
     }
   }
-  if (updates < 0) fail_usage("WeightAverage: the number of updates is {}; it must not be negative", updates);
   const torch::NoGradGuard no_grad;
   for (std::size_t i = 0; i < averages.size(); ++i) averages_[i].copy_(averages[i]);
   updates_ = updates;

@@ -23,6 +23,10 @@
 
 namespace lockstep {
 
+namespace checkpoint {
+class AverageItem;
+}
+
 class WeightAverage {
  public:
   /// Keeps a copy of each parameter that is floating point, in float for 16-bit types; buffers are not averaged. The
@@ -53,13 +57,20 @@ class WeightAverage {
   /// Whether the module has the averages now.
   bool swapped() const { return swapped_; }
 
-  /// For checkpoints: the averages, in the order of parameters_of(module), and the number of updates.
+  /// The averages, in the order of parameters_of(module), and the number of updates.
   const std::vector<torch::Tensor>& averages() const { return averages_; }
   std::int64_t updates() const { return updates_; }
-  /// Throws UsageError, and changes nothing, if the number or the shapes differ.
-  void set_state(const std::vector<torch::Tensor>& averages, std::int64_t updates);
+
+  /// For checkpoints. load() throws Error, and changes nothing, if the number or the shapes differ. Throw UsageError while
+  /// swapped.
+  void save(torch::serialize::OutputArchive& archive) const;
+  void load(torch::serialize::InputArchive& archive);
 
  private:
+  friend class checkpoint::AverageItem;
+  void refuse_swapped(const char* call) const;
+  void set_state(const std::vector<torch::Tensor>& averages, std::int64_t updates);
+
   std::vector<torch::Tensor> weights_;
   std::vector<torch::Tensor> averages_;
   double decay_;

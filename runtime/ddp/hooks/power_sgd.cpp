@@ -4,6 +4,7 @@
 #include <map>
 
 #include "common/error.h"
+#include "runtime/archive.h"
 #include "runtime/ddp/flat_bucket.h"
 
 namespace lockstep {
@@ -268,15 +269,12 @@ class PowerSgdHook : public CommHook {
   }
 
   void load(torch::serialize::InputArchive& archive) override {
-    const auto read = [&](const char* name) {
-      c10::IValue value;
-      archive.read(name, value);
-      return value;
-    };
     buckets_.clear();
-    iteration_ = read("iteration").toInt();
-    remembered_.errors = c10::impl::toTypedDict<std::string, torch::Tensor>(read("errors").toGenericDict());
-    remembered_.qs = c10::impl::toTypedDict<std::string, torch::Tensor>(read("qs").toGenericDict());
+    iteration_ = value_in(archive, "iteration").toInt();
+    remembered_.errors =
+        c10::impl::toTypedDict<std::string, torch::Tensor>(value_in(archive, "errors").toGenericDict());
+    remembered_.qs =
+        c10::impl::toTypedDict<std::string, torch::Tensor>(value_in(archive, "qs").toGenericDict());
   }
 
  private:

@@ -423,15 +423,7 @@ void Checkpointer::add(const std::string& name, DistributedOptimizerBase& optimi
   add_item(name, checkpoint::optimizer_item(optimizer));
 }
 
-void Checkpointer::add(const std::string& name, GradScaler& scaler) {
-  add_item(name, checkpoint::value_item(scaler));
-}
-
 void Checkpointer::add(const std::string& name, LearningRate& learning_rate) {
-  add_item(name, checkpoint::value_item(learning_rate));
-}
-
-void Checkpointer::add(const std::string& name, ReduceOnPlateau& learning_rate) {
   add_item(name, checkpoint::value_item(learning_rate));
 }
 
@@ -459,9 +451,9 @@ void Checkpointer::add(const std::string& name, double& value) {
   add_item(name, checkpoint::value_item(value));
 }
 
-void Checkpointer::add(const std::string& name, std::function<std::string()> save,
-                       std::function<void(const std::string&)> load) {
-  add_item(name, checkpoint::text_item(std::move(save), std::move(load)));
+void Checkpointer::add_object(const std::string& name, checkpoint::SaveObject save,
+                              checkpoint::LoadObject load) {
+  add_item(name, checkpoint::archive_item(std::move(save), std::move(load)));
 }
 
 void Checkpointer::add_item(const std::string& name, std::unique_ptr<Item> item) {

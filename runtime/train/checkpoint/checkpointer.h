@@ -39,9 +39,7 @@ class Item;
 class CommHook;
 class DistributedOptimizerBase;
 class FileSystem;
-class GradScaler;
 class LearningRate;
-class ReduceOnPlateau;
 class WeightAverage;
 
 struct CheckpointerOptions {
@@ -58,12 +56,15 @@ struct CheckpointerOptions {
   FileSystem* file_system = nullptr;
 };
 
-/// An object whose state is a text, such as data::Loader.
+/// An object with LibTorch's functions for archives: GradScaler, ReduceOnPlateau, data::Loader, objects of your own.
 template <typename Type>
-concept Resumable = requires(const Type& constant, Type& object, std::string text) {
-  { constant.state() } -> std::convertible_to<std::string>;
-  object.resume(text);
-};
+concept Persistent = requires(Type& object, torch::serialize::OutputArchive& out,
+                              torch::serialize::InputArchive& in) {
+  object.save(out);
+  object.load(in);
+}
+&&!std::derived_from<Type, torch::nn::Module> && !std::derived_from<Type, torch::optim::Optimizer> &&
+    !std::derived_from<Type, CommHook>;
 
 class Checkpointer {
  public:
@@ -78,34 +79,32 @@ class Checkpointer {
   /// unwinding it does not wait for other ranks.
   ~Checkpointer();
 
-  /// Adds an object that must outlive this one. Names are of letters, digits, '_' and '-'. All ranks add the
+  /// Adds an object that must outlive this one. What is the same on all ranks is saved by rank 0. An object of your own
+  /// has save() and load() as LibTorch's; load() may throw to refuse the state, before anything is changed. Names are of letters, digits, '_' and '-'. All ranks add the
   /// same objects; a program that loads a checkpoint adds objects of the same names and types. Add modules
   /// before the optimizers of their parameters. Throws UsageError for a name that is taken, for an
   /// optimizer whose state is not known (all but Adam, AdamW, SGD, RMSprop, Adagrad and Lamb), and for one that has two
   /// parameters of the same name.
+  template <Persistent Type>
+  void add(const std::string& name, Type& object) {
+    add_object(
+        name, [&object](auto& archive) { object.save(archive); },
+        [&object](auto& archive) { object.load(archive); });
+  }
+  /// What is too large for an archive: these are copied and written tensor by tensor.
   void add(const std::string& name, torch::nn::Module& module);
   void add(const std::string& name, torch::optim::Optimizer& optimizer);
   void add(const std::string& name, DistributedOptimizerBase& optimizer);
-  void add(const std::string& name, GradScaler& scaler);
-  void add(const std::string& name, LearningRate& learning_rate);
-  void add(const std::string& name, ReduceOnPlateau& learning_rate);
   void add(const std::string& name, WeightAverage& average);
+  /// Loaded after the optimizers, whose learning rates it then sets.
+  void add(const std::string& name, LearningRate& learning_rate);
   /// The state that each rank keeps of its gradients: of power_sgd_hook(), GradientNoiseScale and hooks of your own.
   void add(const std::string& name, CommHook& hook);
-  /// Values of your own, the same on all ranks; rank 0's are saved. An undefined tensor takes the saved one.
+  /// Values of your own. An undefined tensor takes the saved one.
   void add(const std::string& name, torch::Tensor& value);
   void add(const std::string& name, std::string& value);
   void add(const std::string& name, std::int64_t& value);
   void add(const std::string& name, double& value);
-  /// A text that `save` makes on rank 0 for each checkpoint. `load` may throw to refuse it.
-  void add(const std::string& name, std::function<std::string()> save,
-           std::function<void(const std::string&)> load);
-  template <Resumable Type>
-  void add(const std::string& name, Type& object) {
-    add(
-        name, [&object] { return std::string(object.state()); },
-        [&object](const std::string& text) { object.resume(text); });
-  }
 
   /// Saves the state after `step` steps: copies it to memory, and begins to write it. Waits if the checkpoint
   /// before it is still being written from that memory. The time counts as the record's phase `checkpoint`.
@@ -131,6 +130,8 @@ class Checkpointer {
 
  private:
   struct State;
+  void add_object(const std::string& name, std::function<void(torch::serialize::OutputArchive&)> save,
+                  std::function<void(torch::serialize::InputArchive&)> load);
   void add_item(const std::string& name, std::unique_ptr<checkpoint::Item> item);
   std::unique_ptr<State> state_;
 };

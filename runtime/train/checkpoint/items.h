@@ -17,9 +17,7 @@
 namespace lockstep {
 class CommHook;
 class DistributedOptimizerBase;
-class GradScaler;
 class LearningRate;
-class ReduceOnPlateau;
 class WeightAverage;
 }  // namespace lockstep
 
@@ -38,18 +36,25 @@ ItemPointer module_item(torch::nn::Module& module);
 ItemPointer optimizer_item(torch::optim::Optimizer& optimizer, const Modules& modules);
 ItemPointer optimizer_item(DistributedOptimizerBase& optimizer);
 
-ItemPointer value_item(GradScaler& scaler);
+using SaveObject = std::function<void(torch::serialize::OutputArchive&)>;
+using LoadObject = std::function<void(torch::serialize::InputArchive&)>;
+inline constexpr const char* kObject = "object";
+struct ArchiveItemOptions {
+  std::string type = kObject;  ///< an object reads the types of earlier versions too
+  Item::Kind kind = Item::Kind::small;
+  Item::Order order = Item::Order::refusing;
+  std::size_t rank = 0;
+};
+/// An object that saves itself into an archive. `load` may refuse the archive.
+ItemPointer archive_item(SaveObject save, LoadObject load, ArchiveItemOptions options = {});
+
 ItemPointer value_item(LearningRate& learning_rate);
-ItemPointer value_item(ReduceOnPlateau& learning_rate);
+ItemPointer hook_item(CommHook& hook, int rank);
 ItemPointer value_item(std::int64_t& value);
 ItemPointer value_item(double& value);
 ItemPointer value_item(std::string& value);
 ItemPointer tensor_item(torch::Tensor& tensor);
 ItemPointer tensor_item(WeightAverage& average);
-/// A text that `save` makes for each checkpoint, and that `load` may refuse.
-ItemPointer text_item(std::function<std::string()> save, std::function<void(const std::string&)> load);
-
-ItemPointer hook_item(CommHook& hook, int rank);
 
 /// The states of this process's random generators: of the CPU, of each other device, and of the one that the modules
 /// are on.

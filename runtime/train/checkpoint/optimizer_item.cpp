@@ -25,7 +25,7 @@ std::string optimizer_type(const torch::optim::Optimizer& optimizer) {
   if (is<torch::optim::RMSprop>(optimizer)) return "RMSprop";
   if (is<torch::optim::Adagrad>(optimizer)) return "Adagrad";
   fail_usage(
-      "a checkpoint cannot hold this optimizer: only Adam, AdamW, SGD, RMSprop, Adagrad and Lamb; save another one as a text, with the two functions of Checkpointer::add()");
+      "a checkpoint cannot hold this optimizer: only Adam, AdamW, SGD, RMSprop, Adagrad and Lamb; wrap another one in an object with save() and load()");
 }
 
 /// The empty state of one parameter of such an optimizer.

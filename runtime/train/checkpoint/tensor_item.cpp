@@ -1,7 +1,4 @@
-// Items that are tensors, and texts, which are stored as bytes.
-
-#include <algorithm>
-#include <utility>
+// Items that are tensors.
 
 #include "common/error.h"
 #include "runtime/train/checkpoint/items.h"
@@ -45,37 +42,7 @@ class TensorItem : public Item {
   torch::Tensor& tensor_;
 };
 
-class TextItem : public Item {
- public:
-  TextItem(std::function<std::string()> save, std::function<void(const std::string&)> load)
-      : save_(std::move(save)), load_(std::move(load)) {}
-
-  std::string type() const override { return "text"; }
-  Kind kind() const override { return Kind::small; }
-  Order order() const override { return Order::refusing; }
-
-  Section save() override {
-    const std::string text = save_();
-    const auto bytes = torch::empty({static_cast<std::int64_t>(text.size())}, torch::kUInt8);
-    std::copy(text.begin(), text.end(), bytes.data_ptr<std::uint8_t>());
-    return {.tensors = {{kValue, bytes}}};
-  }
-
-  void check(const std::vector<Section>& ranks) override {
-    if (tensor_in(ranks.at(0), kValue).scalar_type() != torch::kUInt8)
-      fail("it is not a text in the checkpoint");
-  }
-
-  void load(const std::vector<Section>& ranks) override {
-    const torch::Tensor bytes = tensor_in(ranks.at(0), kValue).contiguous();
-    const auto* const data = bytes.data_ptr<std::uint8_t>();
-    load_(std::string(data, data + bytes.numel()));
-  }
-
- private:
-  std::function<std::string()> save_;
-  std::function<void(const std::string&)> load_;
-};
+}  // namespace
 
 class AverageItem : public Item {
  public:
@@ -85,14 +52,14 @@ class AverageItem : public Item {
   Kind kind() const override { return Kind::replicated; }
 
   Section save() override {
-    refuse_swapped("save()");
+    average_.refuse_swapped("Checkpointer::save()");
     Section section{.tensors = tensors()};
     section.values["updates"] = average_.updates();
     return section;
   }
 
   void check(const std::vector<Section>& ranks) override {
-    refuse_swapped("load_latest()");
+    average_.refuse_swapped("Checkpointer::load_latest()");
     check_tensors(tensors(), ranks.at(0).tensors, "average");
   }
 
@@ -103,11 +70,6 @@ class AverageItem : public Item {
   }
 
  private:
-  void refuse_swapped(const char* before) const {
-    if (average_.swapped())
-      fail_usage("Checkpointer: the module has the averages; end the swap() scope before {}", before);
-  }
-
   std::vector<NamedTensor> tensors() const {
     std::vector<NamedTensor> tensors;
     for (const auto& average : average_.averages())
@@ -118,22 +80,12 @@ class AverageItem : public Item {
   WeightAverage& average_;
 };
 
-}  // namespace
-
 ItemPointer tensor_item(torch::Tensor& tensor) {
   return std::make_unique<TensorItem>(tensor);
 }
 
 ItemPointer tensor_item(WeightAverage& average) {
   return std::make_unique<AverageItem>(average);
-}
-
-ItemPointer text_item(std::function<std::string()> save, std::function<void(const std::string&)> load) {
-  return std::make_unique<TextItem>(std::move(save), std::move(load));
-}
-
-ItemPointer value_item(std::string& value) {
-  return text_item([&value] { return value; }, [&value](const std::string& saved) { value = saved; });
 }
 
 }  // namespace lockstep::checkpoint

@@ -10,6 +10,7 @@
 #include <fstream>
 #include <functional>
 #include <memory>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,27 @@ using testing::world;
 
 inline constexpr std::size_t kSamples = 101;
 inline constexpr std::int64_t kLongest = 60;
+
+inline std::string state_of(const Loader& loader) {
+  torch::serialize::OutputArchive archive;
+  loader.save(archive);
+  std::stringstream stream;
+  archive.save_to(stream);
+  torch::serialize::InputArchive saved;
+  saved.load_from(stream);
+  c10::IValue state;
+  saved.read("state", state);
+  return state.toStringRef();
+}
+inline void resume(Loader& loader, const std::string& state) {
+  torch::serialize::OutputArchive archive;
+  archive.write("state", state);
+  std::stringstream stream;
+  archive.save_to(stream);
+  torch::serialize::InputArchive saved;
+  saved.load_from(stream);
+  loader.load(saved);
+}
 
 inline std::int64_t length_of(std::size_t sample) {
   return 1 + static_cast<std::int64_t>(sample * 37 % kLongest);

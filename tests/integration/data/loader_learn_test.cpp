@@ -103,7 +103,7 @@ TEST_F(LoaderTest, TheFittedCostIsUsedFromTheNextBlockOnAndItsErrorIsShown) {
   Loader loader(*reader_, plan, world(),
                 {.workers = 1, .cost_model = CostModel::learned, .step_seconds = work.step_seconds()});
   const auto planned_with = [&] {
-    return nlohmann::json::parse(loader.state())["learnt"]["cost"].get<std::vector<double>>();
+    return nlohmann::json::parse(state_of(loader))["learnt"]["cost"].get<std::vector<double>>();
   };
   for (std::uint64_t epoch = 0; epoch < 12; ++epoch) {
     loader.set_epoch(epoch);
@@ -174,9 +174,9 @@ TEST_F(LoaderTest, LearntCostsAndSpeedsArePartOfTheState) {
   loader.set_epoch(6);
   auto at = loader.begin();
   while (!at->last_of_step) ++at;
-  const std::string state = loader.state();
+  const std::string state = state_of(loader);
   Loader resumed(*reader_, plan, world(), learning);
-  resumed.resume(state);
+  resume(resumed, state);
   EXPECT_EQ(resumed.cost_coefficients().speeds, loader.cost_coefficients().speeds);
   EXPECT_EQ(resumed.cost_coefficients().cost.a, loader.cost_coefficients().cost.a);
   std::vector<std::int64_t> expected;
@@ -200,7 +200,7 @@ TEST_F(LoaderTest, ACostDecidedInABlockIsUsedAfterResuming) {
     loader.set_epoch(epoch);
     for (const Batch& batch : loader) {
       work.add(batch);
-      state = loader.state();
+      state = state_of(loader);
     }
   }
   const auto cost_of = [](const std::string& text) {
@@ -215,12 +215,12 @@ TEST_F(LoaderTest, ACostDecidedInABlockIsUsedAfterResuming) {
   changed.learnt->cost = {.a = decided[0], .b = decided[1]};
   state = to_text(changed);
   Loader resumed(*reader_, plan, world(), learning);
-  resumed.resume(state);
+  resume(resumed, state);
   EXPECT_EQ(resumed.cost_coefficients().cost.a, decided[0]);
   for (const Batch& batch : resumed) FAIL() << "step " << batch.step << " is of an epoch that is over";
   resumed.set_epoch(6);
   resumed.begin();
-  EXPECT_EQ(cost_of(resumed.state()), decided);
+  EXPECT_EQ(cost_of(state_of(resumed)), decided);
 }
 
 TEST_F(LoaderTest, LeavingTheLoopBeforeADecisionDoesNotHang) {

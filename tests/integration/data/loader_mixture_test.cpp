@@ -77,9 +77,9 @@ std::map<SampleId, int> seen_on(const pack::Reader& reader, PlanOptions plan, co
   std::string after;
   for (int rank = 0; rank < ranks; ++rank) {
     Loader loader(reader, plan, rank, nullptr, options);
-    if (!state.empty()) loader.resume(state);
+    if (!state.empty()) resume(loader, state);
     for (const std::int64_t id : take(loader, steps)) ++seen[static_cast<SampleId>(id)];
-    after = loader.state();
+    after = state_of(loader);
   }
   state = after;
   return seen;

@@ -28,11 +28,11 @@ std::vector<std::int64_t> take_on_ranks(const pack::Reader& reader, PlanOptions 
   std::string after;
   for (int rank = 0; rank < ranks; ++rank) {
     Loader loader(reader, plan, rank, nullptr, {.workers = 1});
-    if (!state.empty()) loader.resume(state);
+    if (!state.empty()) resume(loader, state);
     const auto mine = take(loader, steps);
     ids.insert(ids.end(), mine.begin(), mine.end());
-    EXPECT_TRUE(rank == 0 || after == loader.state()) << "rank " << rank << " is at another position";
-    after = loader.state();
+    EXPECT_TRUE(rank == 0 || after == state_of(loader)) << "rank " << rank << " is at another position";
+    after = state_of(loader);
   }
   state = after;
   return ids;
@@ -64,11 +64,11 @@ TEST_F(LoaderTest, ResumedOnTheSameRanksItContinuesAsWithoutInterruption) {
     Loader killed(*reader_, plan, 0, nullptr);
     auto ids = take(killed, at);
     Loader resumed(*reader_, plan, 0, nullptr);
-    resumed.resume(killed.state());
+    resume(resumed, state_of(killed));
     const auto rest = take(resumed, kAll);
     ids.insert(ids.end(), rest.begin(), rest.end());
     EXPECT_EQ(ids, expected) << at;
-    EXPECT_EQ(resumed.state(), whole.state());
+    EXPECT_EQ(state_of(resumed), state_of(whole));
     EXPECT_EQ(take(resumed, kAll), expected) << "the loop after that is a whole epoch";
   }
 }
@@ -84,13 +84,13 @@ TEST_F(LoaderTest, AnUnfinishedStepIsRepeatedWhole) {
     if (batch.step == 2) break;
     if (batch.step == 0) continue;
     inside = inside || !batch.last_of_step;
-    if (!batch.last_of_step) state = killed.state();
+    if (!batch.last_of_step) state = state_of(killed);
     const auto* data = batch.sample_ids.data_ptr<std::int64_t>();
     second.insert(second.end(), data, data + batch.sample_ids.size(0));
   }
   ASSERT_TRUE(inside) << "the step has a single micro-batch";
   Loader resumed(*reader_, plan, 0, nullptr);
-  resumed.resume(state);
+  resume(resumed, state);
   EXPECT_EQ(take(resumed, 1), second);
 }
 
@@ -100,7 +100,7 @@ TEST_F(LoaderTest, TheStepNumberContinuesAfterResuming) {
   take_on_ranks(*reader_, plan, 2, 2, state);
   plan.ranks = 1;
   Loader resumed(*reader_, plan, 0, nullptr);
-  resumed.resume(state);
+  resume(resumed, state);
   EXPECT_EQ((*resumed.begin()).step, 2);
 }
 
@@ -108,7 +108,7 @@ TEST_F(LoaderTest, AnEpochChosenAfterTheResumedOneIsWhole) {
   Loader loader(*reader_, options(), world());
   std::string state;
   take_on_ranks(*reader_, options(), 2, 3, state);
-  loader.resume(state);
+  resume(loader, state);
   take(loader, kAll);
   loader.set_epoch(1);
   EXPECT_THAT(seen_on_all_ranks(loader), Each(1));
@@ -120,7 +120,7 @@ TEST_F(LoaderTest, OnlyTheResumedEpochMayBeChosenUntilItHasBegun) {
   Loader killed(*reader_, plan, 0, nullptr);
   const auto ids = take(killed, 2);
   Loader loader(*reader_, alone(), 0, nullptr);
-  loader.resume(killed.state());
+  resume(loader, state_of(killed));
   // An earlier epoch would train on samples again, a later one would skip the rest of this one.
   for (const std::uint64_t other : {0U, 4U}) {
     EXPECT_THAT([&] { loader.set_epoch(other); },
@@ -138,10 +138,10 @@ TEST_F(LoaderTest, OnlyTheResumedEpochMayBeChosenUntilItHasBegun) {
 TEST_F(LoaderTest, AStateThatWasChangedIsRefused) {
   Loader loader(*reader_, alone(), 0, nullptr);
   take(loader, 5);
-  const std::string good = loader.state();
+  const std::string good = state_of(loader);
   const auto expect_refused = [&](const std::string& state, const std::string& why) {
     Loader resumed(*reader_, alone(), 0, nullptr);
-    EXPECT_THAT([&] { resumed.resume(state); }, ThrowsMessage<Error>(HasSubstr(why))) << state;
+    EXPECT_THAT([&] { resume(resumed, state); }, ThrowsMessage<Error>(HasSubstr(why))) << state;
   };
   const auto json = nlohmann::json::parse(good);
   const auto flat = json.flatten();
@@ -167,33 +167,33 @@ TEST_F(LoaderTest, AStateThatWasChangedIsRefused) {
   without.erase("checksum");
   expect_refused(without.dump(), "the loader's state has no checksum");
   Loader resumed(*reader_, alone(), 0, nullptr);
-  EXPECT_NO_THROW(resumed.resume(json.dump(2))) << "another formatting is the same state";
+  EXPECT_NO_THROW(resume(resumed, json.dump(2))) << "another formatting is the same state";
 }
 
 TEST_F(LoaderTest, RefusesToResumeWithOtherDataOrAnotherOrder) {
   const PlanOptions plan = alone();
   Loader loader(*reader_, plan, 0, nullptr);
   take(loader, 2);
-  const std::string state = loader.state();
+  const std::string state = state_of(loader);
   PlanOptions other = plan;
   other.seed = 7;
   Loader seed(*reader_, other, 0, nullptr);
-  EXPECT_THAT([&] { seed.resume(state); }, ThrowsMessage<Error>(HasSubstr("seed")));
+  EXPECT_THAT([&] { resume(seed, state); }, ThrowsMessage<Error>(HasSubstr("seed")));
   other = plan;
   other.order = Order::sequential;
   Loader order(*reader_, other, 0, nullptr);
-  EXPECT_THAT([&] { order.resume(state); }, ThrowsMessage<Error>(HasSubstr("order")));
+  EXPECT_THAT([&] { resume(order, state); }, ThrowsMessage<Error>(HasSubstr("order")));
   const auto changed = make<std::uint32_t>(4);
   Loader data(*changed, plan, 0, nullptr);
-  EXPECT_THAT([&] { data.resume(state); }, ThrowsMessage<Error>(HasSubstr("belongs to other data")));
-  EXPECT_THROW(loader.resume("{}"), Error);
-  EXPECT_THROW(loader.resume(state.substr(0, state.size() / 2)), Error);
+  EXPECT_THAT([&] { resume(data, state); }, ThrowsMessage<Error>(HasSubstr("belongs to other data")));
+  EXPECT_THROW(resume(loader, "{}"), Error);
+  EXPECT_THROW(resume(loader, state.substr(0, state.size() / 2)), Error);
 }
 
 TEST_F(LoaderTest, AStateOfAnOlderVersionIsRefusedWithTheReason) {
   Loader loader(*reader_, alone(), 0, nullptr);
   const std::string old = R"({"epoch":0,"plan":{"block":0,"carried":[],"done":4,"version":1},"seed":0})";
-  EXPECT_THAT([&] { loader.resume(old); }, ThrowsMessage<Error>(HasSubstr("composed steps in another way")));
+  EXPECT_THAT([&] { resume(loader, old); }, ThrowsMessage<Error>(HasSubstr("composed steps in another way")));
 }
 
 // The last rank differs from the others.
@@ -234,18 +234,18 @@ TEST_F(OneRankDiffers, WhenALoopBegins) {
   std::string state;
   take_on_ranks(*reader_, options(), 2, 3, state);
   Loader loader(*reader_, options(), world());
-  if (!other_) loader.resume(state);
+  if (!other_) resume(loader, state);
   expect_error_that_names([&] { loader.begin(); }, "the resumed state is ''");
   std::string later = state;
   take_on_ranks(*reader_, options(), 2, 2, later);
   Loader apart(*reader_, options(), world());
-  apart.resume(other_ ? later : state);
+  resume(apart, other_ ? later : state);
   expect_error_that_names([&] { apart.begin(); }, "the resumed state is 'epoch 0 after 5 steps (");
   Loader epochs(*reader_, options(), world());
   if (other_) epochs.set_epoch(4);
   expect_error_that_names([&] { epochs.begin(); }, "the epoch is '4'");
   Loader same(*reader_, options(), world());
-  same.resume(state);
+  resume(same, state);
   EXPECT_NO_THROW(same.begin());
 }
 

@@ -10,6 +10,7 @@
 #include "exporters/record/reader.h"
 #include "runtime/train/debug.h"
 #include "tests/integration/ddp/models.h"
+#include "tests/unit/runtime/train/archive.h"
 
 namespace lockstep::testing {
 namespace {
@@ -163,12 +164,16 @@ TEST(GradScaler, StateContinuesInAnotherScaler) {
     first.update();
   }
   GradScaler second(world(), small());
-  second.set_state(first.state());
+  load_from(second, [&](auto& archive) { first.save(archive); });
   alone.set_gradient(1);
   second.step(alone.optimizer);
   second.update();
   EXPECT_EQ(second.current_scale(), 16) << "the third good step";
-  EXPECT_THROW(second.set_state({.scale = 0}), UsageError);
+  const auto without_scale = [](auto& archive) {
+    archive.write("scale", 0.0);
+    archive.write("good_steps", 0);
+  };
+  EXPECT_THROW(load_from(second, without_scale), Error);
 }
 
 TEST(GradScaler, TheDistributedOptimizerSkipsTogether) {

@@ -6,6 +6,7 @@
 #include <stdexcept>
 
 #include "common/error.h"
+#include "tests/unit/runtime/train/archive.h"
 
 namespace lockstep {
 namespace {
@@ -120,13 +121,22 @@ TEST(WeightAverage, ATensorWithTwoNamesIsSwappedOnce) {
 TEST(WeightAverage, StateOfAnotherModelIsRefused) {
   torch::nn::Linear model(2, 1);
   WeightAverage average(*model, 0.9);
-  EXPECT_THROW(average.set_state({torch::zeros({1, 2})}, 1), UsageError);
-  EXPECT_THROW(average.set_state({torch::zeros({1, 3}), torch::zeros({1})}, 1), UsageError);
+  const auto load = [&](const std::vector<torch::Tensor>& averages, int updates) {
+    testing::load_from(average, [&](auto& archive) {
+      archive.write("averages", c10::List<torch::Tensor>(averages));
+      archive.write("updates", updates);
+    });
+  };
+  EXPECT_THROW(load({torch::zeros({1, 2})}, 1), Error);
+  EXPECT_THROW(load({torch::zeros({1, 3}), torch::zeros({1})}, 1), Error);
   EXPECT_THROW(WeightAverage(*model, 1.5), UsageError);
-  average.set_state({torch::full({1, 2}, 4.0), torch::zeros({1})}, 7);
-  EXPECT_EQ(average.updates(), 7);
-  const auto swapped = average.swap();
+  load({torch::full({1, 2}, 4.0), torch::zeros({1})}, 7);
+  WeightAverage other(*model, 0.9);
+  testing::load_from(other, [&](auto& archive) { average.save(archive); });
+  EXPECT_EQ(other.updates(), 7);
+  const auto swapped = other.swap();
   EXPECT_EQ(model->weight[0][0].item<double>(), 4);
+  EXPECT_THROW(testing::load_from(other, [&](auto& archive) { average.save(archive); }), UsageError);
 }
 
 }  // namespace
