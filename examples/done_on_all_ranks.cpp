@@ -5,7 +5,7 @@
 #include <cstdio>
 
 #include "common/process.h"
-#include "runtime/comm/run_on_all_ranks.h"
+#include "runtime/comm/communicator.h"
 
 namespace lockstep {
 

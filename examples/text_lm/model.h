@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "examples/text_lm/options.h"
-#include "runtime/data/loader_batch.h"
+#include "runtime/data/loader_options.h"
 
 namespace lockstep::text_lm {
 

@@ -12,7 +12,7 @@
 
 #include "examples/text_lm/options.h"
 #include "runtime/comm/world.h"
-#include "runtime/data/loader_batch.h"
+#include "runtime/data/loader_options.h"
 
 namespace lockstep::text_lm {
 

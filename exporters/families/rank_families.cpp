@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "common/median.h"
-#include "exporters/record/phase.h"
+#include "exporters/record/layout.h"
 #include "exporters/record/waits.h"
 
 namespace lockstep::exporter {

@@ -22,11 +22,37 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <string_view>
 #include <type_traits>
 
-#include "exporters/record/phase.h"
+// The phases of a training step. They add up to the step: time that belongs to no other phase is `other`.
 
 namespace lockstep::record {
+
+enum class Phase : std::uint32_t {
+  data_wait,       ///< the training loop waited for the loader
+  host_to_device,  ///< copying the batch to the device
+  forward,
+  backward,      ///< without communication that did not overlap with it
+  comm_exposed,  ///< communication that the step had to wait for
+  optimizer,
+  checkpoint,
+  other,  ///< the rest of the step
+};
+
+inline constexpr std::size_t kPhases = 8;
+
+/// The names in the order of Phase, as metrics, tables and JSON show them.
+inline constexpr std::array<std::string_view, kPhases> kPhaseNames = {
+    "data_wait", "host_to_device", "forward", "backward", "comm_exposed", "optimizer", "checkpoint", "other",
+};
+
+constexpr std::size_t index(Phase phase) {
+  return static_cast<std::size_t>(phase);
+}
+constexpr std::string_view name(Phase phase) {
+  return kPhaseNames[index(phase)];
+}
 
 inline constexpr std::array<char, 8> kMagic = {'L', 'O', 'C', 'K', 'S', 'T', 'E', 'P'};
 inline constexpr std::uint32_t kVersion = 2;

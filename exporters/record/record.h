@@ -5,7 +5,6 @@
 #pragma once
 
 #include "exporters/record/layout.h"    // IWYU pragma: export
-#include "exporters/record/phase.h"     // IWYU pragma: export
 #include "exporters/record/reader.h"    // IWYU pragma: export
 #include "exporters/record/snapshot.h"  // IWYU pragma: export
 #include "exporters/record/writer.h"    // IWYU pragma: export

@@ -9,21 +9,74 @@
 // do it.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
-#include "runtime/comm/data_type.h"
-#include "runtime/comm/work.h"
+// The element types that ranks exchange.
 
 namespace lockstep::comm {
 
+enum class DataType : std::uint8_t { f32, f64, bf16, f16, i32, i64, u8 };
+
+/// Bytes of one element.
+constexpr std::size_t size_of(DataType type) {
+  constexpr std::array<std::size_t, 7> kBytes = {4, 8, 2, 2, 4, 8, 1};
+  return kBytes.at(static_cast<std::size_t>(type));
+}
+
+/// The first element of `part` when `count` elements are divided into `parts`. Parts begin on cache lines, so
+/// that two ranks that write their parts never share a line.
+constexpr std::size_t part_begin(std::size_t count, std::size_t part, std::size_t parts, DataType type) {
+  if (part == parts) return count;
+  const std::size_t line = 64 / size_of(type);
+  return count * part / parts / line * line;
+}
+
+/// "f32"
+constexpr const char* name_of(DataType type) {
+  constexpr std::array<const char*, 7> kNames = {"f32", "f64", "bf16", "f16", "i32", "i64", "u8"};
+  return kNames.at(static_cast<std::size_t>(type));
+}
+
+// The handle of a collective operation.
+
+/// When an operation was asked for, began and ended: monotonic nanoseconds, 0 if not yet.
+struct WorkTimes {
+  std::uint64_t asked_ns = 0;
+  std::uint64_t began_ns = 0;
+  std::uint64_t ended_ns = 0;
+  /// When the last rank asked for it, and which rank that was. Known only if all ranks are on one node.
+  std::uint64_t all_asked_ns = 0;
+  int late_rank = -1;
+};
+
+class Work {
+ public:
+  virtual ~Work() = default;
+
+  /// Whether it has ended, with or without success. Never blocks.
+  virtual bool done() const = 0;
+
+  /// Blocks until it has ended. Throws Error, naming operation, rank and node, if it failed. If it does not
+  /// end within LOCKSTEP_TIMEOUT, the job ends with a line that names them (comm/failure.h), because an
+  /// operation that some rank never joins cannot be cancelled.
+  virtual void wait() = 0;
+
+  virtual WorkTimes times() const = 0;
+};
+
+using WorkHandle = std::shared_ptr<Work>;
+
 /// This rank's position among all ranks.
-struct Place {
+struct RankInfo {
   int rank = 0;
   int size = 1;
   int local_rank = 0;  ///< among the ranks of this node
@@ -77,7 +130,7 @@ class Communicator {
  public:
   virtual ~Communicator() = default;
 
-  const Place& place() const { return place_; }
+  const RankInfo& place() const { return place_; }
   int rank() const { return place_.rank; }
   int size() const { return place_.size; }
 
@@ -135,11 +188,26 @@ class Communicator {
   virtual std::unique_ptr<Communicator> split(int color, std::string_view name) = 0;
 
  protected:
-  explicit Communicator(Place place) : place_(std::move(place)) {}
+  explicit Communicator(RankInfo place) : place_(std::move(place)) {}
 
  private:
-  Place place_;
+  RankInfo place_;
   std::atomic<std::uint64_t> step_{0};
 };
+
+// Work that must succeed on every rank before any rank goes on, such as opening data: a rank that fails alone
+// would leave the others waiting for it.
+
+/// Why work failed. `rank` and `reason` are the same on all ranks.
+struct RankFailure {
+  int rank = 0;            ///< the lowest rank that failed
+  std::string reason;      ///< the first line of its exception, at most 399 bytes
+  std::exception_ptr own;  ///< the exception of this rank; null if it did not fail
+};
+
+/// Collective: runs `work` on every rank and returns the failure if it threw on any of them. Collectives
+/// inside `work` must fail on all ranks or on none. `label` names the work in errors, the same on all ranks.
+std::optional<RankFailure> run_on_all_ranks(Communicator& communicator, std::string_view label,
+                                            const std::function<void()>& work);
 
 }  // namespace lockstep::comm

@@ -20,10 +20,10 @@ void Operation::begin() {
   times_.began_ns = monotonic_ns();
 }
 
-void Operation::set_last_rank(std::uint64_t asked_ns, int rank) {
+void Operation::set_late_rank(std::uint64_t asked_ns, int rank) {
   const std::scoped_lock lock(mutex_);
   times_.all_asked_ns = asked_ns;
-  times_.last_rank = rank;
+  times_.late_rank = rank;
 }
 
 void Operation::finish(std::exception_ptr error) {
@@ -38,7 +38,7 @@ void Operation::finish(std::exception_ptr error) {
                          .begin_ns = times_.asked_ns,
                          .end_ns = times_.ended_ns,
                          .all_asked_ns = times_.all_asked_ns,
-                         .late_rank = times_.last_rank});
+                         .late_rank = times_.late_rank});
     }
     done_.store(true, std::memory_order_release);
   }

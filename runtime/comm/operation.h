@@ -10,7 +10,7 @@
 #include <mutex>
 #include <string>
 
-#include "runtime/comm/work.h"
+#include "runtime/comm/communicator.h"
 
 namespace lockstep::comm {
 
@@ -48,7 +48,7 @@ class Operation : public Work {
   /// begin(), then the body, then finish() with its exception.
   void run(const std::function<void()>& body);
   /// When the last rank asked for it, and which rank that was. Call it before finish().
-  void set_last_rank(std::uint64_t asked_ns, int rank);
+  void set_late_rank(std::uint64_t asked_ns, int rank);
 
  private:
   std::string name_;

@@ -1,10 +1,9 @@
-#include "runtime/comm/run_on_all_ranks.h"
-
 #include <algorithm>
 #include <array>
 #include <cstdint>
 #include <vector>
 
+#include "runtime/comm/communicator.h"
 #include "runtime/comm/failure.h"
 
 namespace lockstep::comm {

@@ -53,12 +53,12 @@ void at_exit(int status, void* /*unused*/) {
   comm::end_job(fmt::format("{}; ending the job", why), status == 0 ? 1 : status);
 }
 
-std::string name_of(const comm::Place& place) {
+std::string name_of(const comm::RankInfo& place) {
   return rank_name(place.rank, place.node_name);
 }
 
-comm::Place place_from_environment() {
-  comm::Place place;
+comm::RankInfo place_from_environment() {
+  comm::RankInfo place;
   for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"}) {
     if (const auto rank = environment::get_integer(name)) {
       place.rank = static_cast<int>(*rank);
@@ -105,7 +105,7 @@ std::uint64_t job_number(comm::Communicator& communicator) {
 }
 
 profile::Identity identity(comm::Communicator& communicator, const char* program) {
-  const comm::Place& place = communicator.place();
+  const comm::RankInfo& place = communicator.place();
   profile::Identity identity;
   identity.job_id = job_number(communicator);
   identity.step_id = static_cast<std::uint32_t>(environment::get_integer("SLURM_STEP_ID").value_or(0));
@@ -195,7 +195,7 @@ struct World::Impl {
 };
 
 void World::Impl::begin(int& argc, char**& argv) {
-  const comm::Place expected = place_from_environment();
+  const comm::RankInfo expected = place_from_environment();
   comm::install_failure_handling(name_of(expected), nullptr);
 
   raise_open_files_limit();  // rank 0 has a connection to each node
@@ -260,7 +260,7 @@ void World::Impl::start_profile_from_environment() {
 
 void World::Impl::start_profile(const profile::Schedule& schedule) {
   check_schedule(schedule);
-  const comm::Place& place = communicator->place();
+  const comm::RankInfo& place = communicator->place();
   const auto shared = environment::get("LOCKSTEP_REPORT_DIR");
   if (shared) profile::check_report_folder(*shared);
   const std::filesystem::path folder = shared ? std::filesystem::path(*shared) : timer->file().parent_path();
@@ -313,7 +313,7 @@ void World::exit(int code) {
   impl_->exit(code);
 }
 
-const comm::Place& World::place() const {
+const comm::RankInfo& World::place() const {
   return impl_->communicator->place();
 }
 comm::Communicator& World::communicator() {

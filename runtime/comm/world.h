@@ -47,7 +47,7 @@ class World {
   int node() const { return place().node; }
   int nodes() const { return place().nodes; }
   const std::string& node_name() const { return place().node_name; }
-  const comm::Place& place() const;
+  const comm::RankInfo& place() const;
 
   comm::Communicator& communicator();
 

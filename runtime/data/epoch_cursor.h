@@ -17,7 +17,7 @@
 #include <span>
 #include <vector>
 
-#include "runtime/data/plan/blockwise_planner.h"
+#include "runtime/data/plan/planner.h"
 
 namespace lockstep::data {
 

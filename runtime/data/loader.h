@@ -25,7 +25,6 @@
 #include <string>
 #include <vector>
 
-#include "runtime/data/loader_batch.h"
 #include "runtime/data/loader_options.h"
 #include "runtime/data/plan/options.h"
 

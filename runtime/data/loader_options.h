@@ -4,19 +4,64 @@
 #pragma once
 
 #include <c10/core/Device.h>
+#include <torch/types.h>
 
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "runtime/data/batch/image_batch.h"
-#include "runtime/data/loader_batch.h"
 #include "runtime/data/plan/mixture/mixture.h"
+#include "runtime/data/plan/options.h"
+#include "staging/pack/reader.h"
+
+// A micro-batch as the loop receives it, and a sample as a transform receives it.
 
 namespace lockstep::data {
+
+/// A batch holds samples end to end without padding (T tokens), samples in R padded rows of length L, or
+/// images. Tensors that do not apply are undefined. Tensors may be kept: their memory is reused only after
+/// they are destroyed.
+struct Batch {
+  torch::Tensor tokens;          ///< int64 [T] or [R, L]; padding is LoaderOptions::padding_token
+  torch::Tensor positions;       ///< int64 [T] or [R, L]: position in the sample, from 0
+  torch::Tensor loss_mask;       ///< bool [T] or [R, L]: tokens that count in the loss
+  torch::Tensor attention_mask;  ///< bool [R, L]: false for padding; undefined in packed batches
+  torch::Tensor images;          ///< uint8 [N, channels, height, width], as the memory format channels_last
+  torch::Tensor labels;          ///< int64 [N]; undefined without labels
+  torch::Tensor cu_seqlens;      ///< int32 [n + 1]: where each sample begins, as if end to end, and T
+  torch::Tensor sample_ids;      ///< int64 [n], on the CPU; for sample_of(), piece_of() and epoch_of()
+  std::int64_t max_length = 0;
+  std::int64_t token_count = 0;  ///< without padding
+  std::int64_t loss_tokens = 0;  ///< tokens that the loss mask counts
+  std::int64_t padding = 0;      ///< padding tokens
+  std::int64_t step = 0;         ///< optimizer step of this epoch, from 0; continues after resume()
+  bool last_of_step = false;  ///< this rank's last micro-batch of the step: synchronise and update after it
+  /// The batch has no samples. If it is last_of_step, this rank has no samples in the step: call DDP's
+  /// skip(). Otherwise (only with PlanOptions::equal_micro_batches) other ranks have a micro-batch at this
+  /// time: take part in the communication of their forward.
+  bool empty = false;
+};
+
+/// A sample that a transform may change in the batch.
+struct Sample {
+  SampleId id = 0;
+  std::string_view key;            ///< its name in the pack
+  std::span<std::int64_t> tokens;  ///< to change in place; assign a shorter span to shorten the sample
+  std::span<bool> loss_mask;       ///< whether a token counts; false for the first, which no token predicts
+  std::uint64_t seed = 0;          ///< for random numbers: the same for this sample and epoch on any worker
+  int worker = 0;                  ///< number of the worker, from 0
+  std::uint64_t worker_seed = 0;   ///< differs between workers and ranks
+};
+
+/// User code that the worker threads run on each sample, several at a time. Its exceptions are thrown from
+/// the training loop, with the sample's name.
+using Transform = std::function<void(Sample&)>;
 
 /// Where the costs come from with which a loader plans.
 enum class CostModel {
@@ -48,7 +93,7 @@ struct LoaderOptions {
   bool next_epoch_ahead = true;
   /// Set if the data are images. The plan's cap is then the number of images in a batch.
   std::optional<ImageOptions> images = std::nullopt;
-  /// Several data sets with weights. The pack holds them one after the other (joined_packs.h), and the loop
+  /// Several data sets with weights. The pack holds them one after the other (JoinedPacks), and the loop
   /// is one run of the mixture's steps.
   std::optional<Mixture> mixture = std::nullopt;
   /// Needs a world. Rank 0 decides in the middle of each block; the decision is used from the next block on.
@@ -94,5 +139,40 @@ std::string to_text(const LoaderAdvice& advice);
 /// A line such as "a sample of L tokens takes 1.2e-06 L + 3.1e-10 L^2 s (± 3 %, ± 5 %; error of a step 1.4
 /// %, 256 steps); speeds 1, 0.52".
 std::string to_text(const CostCoefficients& coefficients);
+
+// Turns pixels into the floats that a network expects, on the device where it computes: images travel to
+// the device as bytes, a quarter of the size of floats.
+
+/// Mean and standard deviation of each channel, for pixels between 0 and 1. The defaults are ImageNet's.
+struct PixelStatistics {
+  std::vector<double> mean = {0.485, 0.456, 0.406};
+  std::vector<double> deviation = {0.229, 0.224, 0.225};
+};
+
+/// Returns (pixel / 255 - mean) / deviation as `type`, in the shape and memory format and on the device of
+/// `images`, which must be uint8 [n, channels, height, width]. Throws UsageError for other tensors, and if
+/// the statistics have another number of channels.
+torch::Tensor normalise_images(const torch::Tensor& images, const PixelStatistics& statistics = {},
+                               torch::ScalarType type = torch::kFloat32);
+
+// Presents several packs as one: the samples of the first pack, then those of the second, and so on. It is
+// for mixtures (plan/mixture/mixture.h) and for data in several packs.
+//
+//   const auto web = pack::open("web"), books = pack::open("books");
+//   const JoinedPacks packs({{"web", web.get()}, {"books", books.get()}});
+
+using NamedPack = pack::NamedReader;
+
+class JoinedPacks final : public pack::JoinedReader {
+ public:
+  using JoinedReader::JoinedReader;
+
+  /// The value for Mixture::parts.
+  std::vector<MixturePart> parts_of_mixture() const {
+    std::vector<MixturePart> parts;
+    for (const NamedPack& pack : readers()) parts.push_back({pack.name, pack.reader->size()});
+    return parts;
+  }
+};
 
 }  // namespace lockstep::data

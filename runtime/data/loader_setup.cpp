@@ -10,8 +10,8 @@
 #include "common/error.h"
 #include "runtime/data/batch/batch_builder.h"
 #include "runtime/data/batch/image_batch_builder.h"
-#include "runtime/data/plan/epoch_planner.h"
-#include "runtime/data/plan/mixture/mixture_planner.h"
+#include "runtime/data/plan/mixture/mixture.h"
+#include "runtime/data/plan/planner.h"
 #include "runtime/profile/accelerator.h"
 
 namespace lockstep::data {

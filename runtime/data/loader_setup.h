@@ -12,7 +12,7 @@
 #include "runtime/data/loader_agreement.h"
 #include "runtime/data/loader_options.h"
 #include "runtime/data/ordered_prefetch.h"
-#include "runtime/data/plan/order/length_source.h"
+#include "runtime/data/plan/planner.h"
 #include "staging/pack/reader.h"
 
 namespace lockstep::data {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "runtime/data/plan/options.h"
-#include "runtime/data/plan/plan_state.h"
+#include "runtime/data/plan/planner.h"
 
 namespace lockstep::data {
 

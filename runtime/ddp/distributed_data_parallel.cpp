@@ -3,6 +3,7 @@
 #include "common/error.h"
 #include "runtime/ddp/buffer_broadcast.h"
 #include "runtime/ddp/device.h"
+#include "runtime/ddp/join.h"
 #include "runtime/ddp/known_parameters.h"
 #include "runtime/ddp/reducer.h"
 #include "runtime/ddp/replicas.h"

@@ -46,15 +46,14 @@
 
 #include "runtime/comm/world.h"
 #include "runtime/ddp/comm_hook.h"
-#include "runtime/ddp/join.h"
 #include "runtime/ddp/options.h"
 #include "runtime/ddp/outputs.h"
-#include "runtime/ddp/sync_trace.h"
 
 namespace lockstep {
 
 namespace ddp {
 class BufferBroadcast;
+class Join;
 class KnownParameters;
 class Reducer;
 enum class Averaging : std::uint8_t;

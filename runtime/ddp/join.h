@@ -10,21 +10,9 @@
 #include <string>
 
 #include "runtime/comm/communicator.h"
+#include "runtime/ddp/options.h"
 
-namespace lockstep {
-
-struct JoinOptions {
-  /// true: gradients are divided by the number of ranks. false: by the number of ranks that still have data.
-  bool divide_by_initial_world_size = true;
-
-  /// false: the loop runs without join, so all ranks must have the same number of batches.
-  bool enable = true;
-
-  /// Ends the loop with an Error on all ranks as soon as one rank has no more data.
-  bool throw_on_early_termination = false;
-};
-
-namespace ddp {
+namespace lockstep::ddp {
 
 class Join {
  public:
@@ -67,5 +55,4 @@ class Join {
   int newest_rank_ = 0;
 };
 
-}  // namespace ddp
-}  // namespace lockstep
+}  // namespace lockstep::ddp

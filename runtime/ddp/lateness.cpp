@@ -39,12 +39,12 @@ std::vector<std::uint64_t> durations_of(std::span<const ReductionTimes> reductio
   return durations;
 }
 
-void place_last_rank(std::span<ReductionTimes> reductions, std::span<const DurationRange> durations,
+void place_late_rank(std::span<ReductionTimes> reductions, std::span<const DurationRange> durations,
                      std::uint64_t latency_ns) {
   for (std::size_t i = 0; i < reductions.size(); ++i) {
     const auto& [shortest, last, longest] = durations[i];
     reductions[i].all_asked_ns = reductions[i].ended_ns - shortest;
-    reductions[i].last_rank = longest - shortest > latency_ns ? last : -1;
+    reductions[i].late_rank = longest - shortest > latency_ns ? last : -1;
   }
 }
 
@@ -56,13 +56,13 @@ CommShare share_of(std::span<const ReductionTimes> reductions, std::uint64_t bac
   for (const auto& reduction : reductions) {
     const std::uint64_t began = std::max(reduction.began_ns, reduction.asked_ns);
     transfers.push_back({std::max(began, reduction.all_asked_ns), reduction.ended_ns});
-    if (reduction.last_rank < 0 || reduction.last_rank == rank) continue;
+    if (reduction.late_rank < 0 || reduction.late_rank == rank) continue;
     const Interval wait{std::max(reduction.asked_ns, backward_ended_ns), reduction.all_asked_ns};
     if (wait.end <= wait.begin) continue;
     waits.push_back(wait);
     if (wait.end - wait.begin > longest) {
       longest = wait.end - wait.begin;
-      share.waited_for = reduction.last_rank;
+      share.late_rank = reduction.late_rank;
     }
   }
   share.transfer_ns = length_of_union(std::move(transfers));
@@ -90,7 +90,7 @@ std::uint64_t measure_latency(comm::Communicator& communicator) {
 void Lateness::agree(std::span<const ReductionTimes> reductions) {
   agreed_ = true;
   std::int32_t unknown = std::any_of(reductions.begin(), reductions.end(),
-                                     [](const auto& reduction) { return reduction.last_rank < 0; })
+                                     [](const auto& reduction) { return reduction.late_rank < 0; })
                              ? 1
                              : 0;
   communicator_
@@ -117,7 +117,7 @@ std::optional<Lateness::StepTimes> Lateness::end_step(std::vector<ReductionTimes
   } else {
     if (!compared.empty()) {
       known = std::move(previous_);
-      place_last_rank(known->reductions, compared, latency_ns_);
+      place_late_rank(known->reductions, compared, latency_ns_);
     }
     previous_ = std::move(now);
   }

@@ -24,14 +24,14 @@ struct ReductionTimes {
   std::uint64_t began_ns = 0;
   std::uint64_t all_asked_ns = 0;  ///< when the last rank started it
   std::uint64_t ended_ns = 0;
-  int last_rank = -1;  ///< the rank that started it last; -1: unknown
+  int late_rank = -1;  ///< the rank that started it last; -1: unknown
 };
 
 /// A step's communication.
 struct CommShare {
   std::uint64_t transfer_ns = 0;  ///< data moved, during backward or after it
   std::uint64_t wait_ns = 0;      ///< after its own backward, this rank waited for later ranks
-  int waited_for = -1;            ///< the rank that it waited for longest; -1: none, or unknown
+  int late_rank = -1;             ///< the rank that it waited for longest; -1: none, or unknown
 };
 
 /// For each reduction, in the order of starting, how long this rank was in it. A duration begins when this
@@ -41,13 +41,13 @@ std::vector<std::uint64_t> durations_of(std::span<const ReductionTimes> reductio
 /// How long the ranks were in a reduction.
 struct DurationRange {
   std::uint64_t shortest_ns = 0;
-  int last_rank = 0;  ///< the first rank with the shortest duration
+  int late_rank = 0;  ///< the first rank with the shortest duration
   std::uint64_t longest_ns = 0;
 };
 
-/// Sets all_asked_ns and last_rank from the durations of all ranks. Names no rank if the durations differ by less than
+/// Sets all_asked_ns and late_rank from the durations of all ranks. Names no rank if the durations differ by less than
 /// `latency_ns`.
-void place_last_rank(std::span<ReductionTimes> reductions, std::span<const DurationRange> durations,
+void place_late_rank(std::span<ReductionTimes> reductions, std::span<const DurationRange> durations,
                      std::uint64_t latency_ns);
 
 CommShare share_of(std::span<const ReductionTimes> reductions, std::uint64_t backward_ended_ns, int rank);

@@ -1,11 +1,12 @@
 // Options of DistributedDataParallel. Those that PyTorch has too have PyTorch's names and defaults, unless a
-// comment says otherwise.
+// comment says otherwise. The times of a backward.
 //
 // Threads: values.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 namespace lockstep {
 
@@ -52,6 +53,34 @@ struct DistributedDataParallelOptions {
   /// Ranks with different processors or numbers of threads may round differently, and their models drift apart.
   std::int64_t check_replicas_every = 100;
   ReplicaDrift on_replica_drift = ReplicaDrift::rebroadcast;
+};
+
+struct JoinOptions {
+  /// true: gradients are divided by the number of ranks. false: by the number of ranks that still have data.
+  bool divide_by_initial_world_size = true;
+
+  /// false: the loop runs without join, so all ranks must have the same number of batches.
+  bool enable = true;
+
+  /// Ends the loop with an Error on all ranks as soon as one rank has no more data.
+  bool throw_on_early_termination = false;
+};
+
+/// The events of the last synchronised backward, for tools that look at single buckets, in monotonic nanoseconds.
+struct SyncTrace {
+  struct Launch {
+    std::size_t bucket = 0;
+    std::size_t bytes = 0;
+    std::uint64_t ready_ns = 0;      ///< the bucket's last gradient was complete
+    std::uint64_t asked_ns = 0;      ///< this rank started the reduction
+    std::uint64_t all_asked_ns = 0;  ///< the last rank started it; 0: unknown (between nodes: a step later)
+    int late_rank = -1;              ///< that rank; -1: not known
+    std::uint64_t done_ns = 0;
+  };
+  std::vector<Launch> launches;  ///< in the order in which reductions started
+  std::uint64_t backward_began_ns = 0;
+  std::uint64_t backward_ended_ns = 0;
+  std::uint64_t finished_ns = 0;
 };
 
 }  // namespace lockstep

@@ -86,7 +86,7 @@ StepSummary StepMessage::receive() {
     const std::uint64_t shortest = min_of(numbers[i]);
     summary.durations.push_back(
         {.shortest_ns = shortest >> kRankBits,
-         .last_rank = static_cast<int>(shortest & ((std::uint64_t{1} << kRankBits) - 1)),
+         .late_rank = static_cast<int>(shortest & ((std::uint64_t{1} << kRankBits) - 1)),
          .longest_ns = value_of(numbers[i + 1]) >> kRankBits});
   }
   StopRequest::agreed = std::max(StopRequest::agreed, static_cast<int>(value_of(numbers[kStop])));

@@ -29,18 +29,18 @@ void SyncObserver::finish(std::span<const DurationRange> compared, bool times_kn
   for (auto& launch : trace_.launches) {
     const comm::WorkTimes& times = times_[launch.bucket];
     launch.all_asked_ns = times.all_asked_ns;
-    launch.last_rank = times.last_rank;
+    launch.late_rank = times.late_rank;
     launch.done_ns = times.ended_ns;
     reductions.push_back({.asked_ns = launch.asked_ns,
                           .began_ns = times.began_ns,
                           .all_asked_ns = times.all_asked_ns,
                           .ended_ns = times.ended_ns,
-                          .last_rank = times.last_rank});
+                          .late_rank = times.late_rank});
   }
   newest_ = lateness_.end_step(std::move(reductions), trace_.backward_ended_ns, compared);
   if (!newest_) return;
   share_ = newest_->share;
-  timer_.add_comm(share_.transfer_ns, share_.wait_ns, share_.waited_for);
+  timer_.add_comm(share_.transfer_ns, share_.wait_ns, share_.late_rank);
 }
 
 std::optional<BucketSizes> SyncObserver::choose_sizes(const std::vector<ParameterSize>& sizes,

@@ -15,7 +15,7 @@
 #include "runtime/comm/communicator.h"
 #include "runtime/ddp/bucket_size.h"
 #include "runtime/ddp/lateness.h"
-#include "runtime/ddp/sync_trace.h"
+#include "runtime/ddp/options.h"
 #include "runtime/profile/step_timer.h"
 
 namespace lockstep::ddp {

@@ -11,7 +11,7 @@
 #include <optional>
 #include <vector>
 
-#include "exporters/record/phase.h"
+#include "exporters/record/layout.h"
 #include "exporters/record/snapshot.h"
 #include "runtime/profile/device_clock.h"
 

@@ -1,11 +1,10 @@
-#include "runtime/train/autocast.h"
-
 #include <ATen/autocast_mode.h>
 
 #include <algorithm>
 
 #include "common/error.h"
 #include "runtime/torch_version.h"
+#include "runtime/train/grad_scaler.h"
 
 namespace lockstep {
 namespace {

@@ -1,9 +1,8 @@
-#include "runtime/train/clip_grad_norm.h"
-
 #include <cmath>
 
 #include "common/error.h"
 #include "runtime/ddp/parameters.h"
+#include "runtime/train/distributed_optimizer.h"
 
 namespace lockstep {
 namespace train {

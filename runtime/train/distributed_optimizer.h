@@ -38,13 +38,50 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/comm/communicator.h"
 #include "runtime/ddp/distributed_data_parallel.h"
 #include "runtime/ddp/parameters.h"
-#include "runtime/train/clip_grad_norm.h"
 #include "runtime/train/fused_optimizer.h"
 #include "runtime/train/optimizer_state.h"
 
 namespace lockstep {
+
+// Limits the length of a step: scales all gradients down so that their common norm is at most max_norm. Call
+// it when gradients are final, after a synchronised backward and before step().
+//
+// After DistributedDataParallel's backward all ranks have the same gradients, so each computes the same norm
+// without communication. With DistributedOptimizer gradients are spread over the ranks: pass the optimizer
+// instead of parameters, or use its clip_grad_norm().
+
+struct ClipOptions {
+  double norm_type = 2;  ///< more than 0; infinity for the largest absolute value
+  /// Throws Error if the norm is infinite or NaN, and leaves the gradients unchanged.
+  bool error_if_nonfinite = false;
+};
+
+/// Clips, and returns the norm before clipping. Parameters without a gradient count as zero. Throws
+/// UsageError for an invalid norm_type or max_norm, and for sparse gradients.
+double clip_grad_norm(const std::vector<torch::Tensor>& parameters, double max_norm,
+                      const ClipOptions& options = {});
+
+/// The same for all parameters of an optimizer. There is an overload for DistributedOptimizer, so that one
+/// function can be written for both.
+double clip_grad_norm(const torch::optim::Optimizer& optimizer, double max_norm,
+                      const ClipOptions& options = {});
+
+namespace train {
+
+/// A part of a norm: the sum of |x|^norm_type over the elements, or the largest |x|. Parts are combined by
+/// adding them, or by taking the larger one.
+double norm_part(const std::vector<torch::Tensor>& tensors, double norm_type);
+double norm_of_part(double part, double norm_type);
+
+/// The factor by which tensors must be multiplied; 1 if the norm is small enough. Throws as clip_grad_norm
+/// does.
+double clip_factor(double norm, double max_norm, const ClipOptions& options);
+void scale(const std::vector<torch::Tensor>& tensors, double factor);
+
+}  // namespace train
 
 namespace train {
 
@@ -231,7 +268,7 @@ class DistributedOptimizer : public DistributedOptimizerBase {
   }
 };
 
-/// optimizer.clip_grad_norm(): see clip_grad_norm.h.
+/// optimizer.clip_grad_norm(): see above.
 inline double clip_grad_norm(DistributedOptimizerBase& optimizer, double max_norm,
                              const ClipOptions& options = {}) {
   return optimizer.clip_grad_norm(max_norm, options);

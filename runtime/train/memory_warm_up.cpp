@@ -1,5 +1,3 @@
-#include "runtime/train/memory_warm_up.h"
-
 #include <c10/util/Exception.h>
 
 #include <new>
@@ -8,6 +6,7 @@
 #include <vector>
 
 #include "common/error.h"
+#include "runtime/train/debug.h"
 #include "runtime/train/rehearsal.h"
 
 namespace lockstep {

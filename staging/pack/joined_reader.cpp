@@ -1,9 +1,8 @@
-#include "staging/pack/joined_reader.h"
-
 #include <algorithm>
 
 #include "common/error.h"
 #include "staging/pack/formats/extent_reader.h"
+#include "staging/pack/reader.h"
 
 namespace lockstep::pack {
 namespace {

@@ -13,8 +13,8 @@
 #include "staging/pack/format.h"
 #include "staging/pack/formats/format_readers.h"
 #include "staging/pack/index.h"
-#include "staging/pack/joined_reader.h"
 #include "staging/pack/locate.h"
+#include "staging/pack/reader.h"
 
 namespace lockstep::pack {
 namespace {

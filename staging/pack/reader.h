@@ -6,6 +6,7 @@
 // they read data.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -14,11 +15,28 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
-#include "staging/pack/formats/token_type.h"
+// The types of tokens. All are little-endian.
 
 namespace lockstep::pack {
+
+enum class TokenType : std::uint8_t { none, u8, i8, u16, i16, u32, i32, u64, i64, f32, f64 };
+
+/// 1, 2, 4 or 8; 0 for none.
+constexpr int bytes_of(TokenType type) {
+  constexpr std::array<int, 11> kBytes = {0, 1, 1, 2, 2, 4, 4, 8, 8, 4, 8};
+  return kBytes.at(static_cast<std::size_t>(type));
+}
+
+/// "u16", "i32", …; "none".
+std::string_view name_of(TokenType type);
+
+/// Converts tokens of any type to 64-bit integers, as training needs them. `from` holds into.size() tokens at
+/// any address. Throws Error if the type is none, or naming the first u64 token above 2^63 - 1 and its
+/// position.
+void widen(TokenType type, std::span<const std::byte> from, std::span<std::int64_t> into);
 
 /// One file of a sample. A sample has several parts if files share a base name ("cat.jpg" and "cat.json"),
 /// and one part otherwise.
@@ -51,7 +69,7 @@ class Reader {
   /// Bytes of a token: 1, 2, 4 or 8; 0 if the samples are not tokens.
   virtual int token_bytes() const = 0;
 
-  /// The type of the tokens; pack::widen() (token_type.h) converts any of them to 64-bit integers. Tar packs
+  /// The type of the tokens; pack::widen() converts any of them to 64-bit integers. Tar packs
   /// have u16, u32 or none.
   virtual TokenType token_type() const {
     if (token_bytes() == 2) return TokenType::u16;
@@ -120,5 +138,54 @@ struct OpenOptions {
 /// of a Megatron pair. Checks the index and the sizes of the shards, but not their content. Throws Error
 /// naming what does not match, or if the source is not packed.
 std::unique_ptr<Reader> open(const std::filesystem::path& source, const OpenOptions& options = {});
+
+// Presents several readers as one: the samples of the first, then those of the second, and so on. Used for a data set
+// of many files and for a mixture of several packs.
+
+struct NamedReader {
+  std::string name;  ///< for error messages
+  const Reader* reader = nullptr;
+};
+
+class JoinedReader : public Reader {
+ public:
+  /// The readers must outlive this object. Throws UsageError if there are none, and Error naming two whose
+  /// samples are of different types.
+  explicit JoinedReader(std::vector<NamedReader> readers);
+
+  const std::vector<NamedReader>& readers() const { return readers_; }
+
+  std::size_t size() const override { return ends_.back(); }
+  std::uint64_t bytes(std::size_t i) const override;
+  std::uint64_t tokens(std::size_t i) const override;
+  int token_bytes() const override { return readers_.front().reader->token_bytes(); }
+  TokenType token_type() const override { return readers_.front().reader->token_type(); }
+  std::string_view key(std::size_t i) const override;
+  void read(std::size_t i, std::span<std::byte> into) const override;
+  std::span<const std::byte> view(std::size_t i) const override;
+  std::span<const std::byte> unchecked_view(std::size_t i) const override;
+  bool can_view() const override;
+  bool safe_to_map() const override;
+  bool indexed() const override;
+  std::vector<Part> parts(std::size_t i) const override;
+  void read_part(std::size_t i, std::size_t p, std::span<std::byte> into) const override;
+  /// The readers' fingerprints with '+' between them.
+  std::string fingerprint() const override;
+  void verify(const ReadProgress& progress) const override;
+  using Reader::verify;
+
+ protected:
+  /// The reader that holds sample i, and the sample's number there. Throws Error if there is no sample i.
+  std::pair<const Reader*, std::size_t> find(std::size_t i) const;
+
+ private:
+  std::vector<NamedReader> readers_;
+  std::vector<std::size_t> ends_;  ///< the number after each reader's last sample
+};
+
+/// The files of one data set as one reader. Samples are named by their numbers, and the fingerprint does not
+/// depend on how they are divided into files. Throws Error if their tokens are of different types.
+std::unique_ptr<Reader> join(std::vector<std::unique_ptr<Reader>> readers,
+                             const std::vector<std::string>& names);
 
 }  // namespace lockstep::pack

@@ -68,7 +68,7 @@ std::string Hello::step_name() const {
 std::string Hello::to_text() const {
   return nlohmann::json{
       {"job", job},     {"step", step},           {"node", node},           {"node_id", node_id},
-      {"nodes", nodes}, {"node_list", node_list}, {"component", component}, {"again", again}}
+      {"nodes", nodes}, {"node_list", node_list}, {"component", component}, {"again", replaces_process}}
       .dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
 }
 

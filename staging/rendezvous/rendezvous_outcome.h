@@ -21,9 +21,9 @@ struct Hello {
   std::string node;
   std::uint32_t node_id = 0;  ///< 0 to nodes - 1
   std::uint32_t nodes = 1;
-  std::string node_list;  ///< all nodes in Slurm's brackets ("n[1-4]"), to name those that never came
-  std::string component;  ///< of a heterogeneous step, which stages separately; else ""
-  bool again = false;     ///< an earlier process of this node is stuck, and this one replaces it
+  std::string node_list;          ///< all nodes in Slurm's brackets ("n[1-4]"), to name those that never came
+  std::string component;          ///< of a heterogeneous step, which stages separately; else ""
+  bool replaces_process = false;  ///< an earlier process of this node is stuck, and this one replaces it
 
   /// "JOB.STEP", or "JOB.STEP+COMPONENT".
   std::string step_name() const;

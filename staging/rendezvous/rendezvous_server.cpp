@@ -298,7 +298,8 @@ void RendezvousServer::receive_hello(Peer& peer, const std::string& text) {
     group.first_joined = group.last_message = Clock::now();
   }
   for (Peer& other : peers_) {
-    if (hello.again && other.group == &group && other.hello->node_id == hello.node_id) disconnected(other);
+    if (hello.replaces_process && other.group == &group && other.hello->node_id == hello.node_id)
+      disconnected(other);
   }
   const bool reconnected = group.disconnected.erase(hello.node_id) > 0;
   // A verdict is final. A process that replaces a killed one gets it too.

@@ -71,7 +71,7 @@ class Step {
   void go_on_from_source(const std::string& why);
 
  private:
-  bool together() const { return call_.hello.nodes > 1; }
+  bool spans_nodes() const { return call_.hello.nodes > 1; }
   bool to_source() const { return call_.on_error == "source"; }
   void meet();
   void say_first(const std::string& why);
@@ -118,7 +118,7 @@ void Step::end_failed() {
 // Without srun, which prints one line for all nodes, only the first node prints.
 void Step::say_first(const std::string& why) {
   std::call_once(said_lost_, [&] {
-    if (call_.hello.node_id == 0) say_to_job(call_.hello.node + ": " + why);
+    if (call_.hello.node_id == 0) print_for_job(call_.hello.node + ": " + why);
   });
 }
 
@@ -161,7 +161,7 @@ PutOptions Step::options() {
   options.limits.total = call_.total;
   options.limits.keep = std::chrono::seconds(call_.keep);
   options.limits.restore_modes = false;  // check_sources() has done it
-  options.limits.notice = [this](const std::string& line) { say_to_job(call_.hello.node + ": " + line); };
+  options.limits.notice = [this](const std::string& line) { print_for_job(call_.hello.node + ": " + line); };
   options.shared = call_.shared;
   options.lease = call_.lease;
   options.bandwidth = call_.bandwidth;
@@ -169,7 +169,7 @@ PutOptions Step::options() {
   options.peers = peers_.get();
   options.notice = options.limits.notice;
   options.waiting = [this](const std::string& source) {
-    say_to_job(fmt::format("{}: another job is staging {}, waiting for it", call_.hello.node, source));
+    print_for_job(fmt::format("{}: another job is staging {}, waiting for it", call_.hello.node, source));
   };
   options.detailed_progress = [this](const std::string& source, const PutProgress& now) {
     progress_.update(source, now);
@@ -177,7 +177,7 @@ PutOptions Step::options() {
   if (background_ == nullptr) return options;
   options.listed = [this](const std::string& source, const std::vector<std::string>& names) {
     const SourceLinks links = SourceLinks::of(source);
-    folder().open_up(links, names);
+    folder().expand_folder_link(links, names);
   };
   options.file = [this](const std::string& source, const std::string& name, const fs::path& copy) {
     folder().replace_file(source, name, copy);
@@ -188,7 +188,7 @@ PutOptions Step::options() {
 // The versions that earlier steps of the job have staged on this node and, if it looks, those at the sources now.
 SourceVersions Step::versions(SourceVersions::Look look) {
   return SourceVersions::of(call_.sources, folder().staged(call_.sources), look,
-                            [&](const std::string& text) { say_to_job(call_.hello.node + ": " + text); });
+                            [&](const std::string& text) { print_for_job(call_.hello.node + ": " + text); });
 }
 
 // Unchanged sources that an earlier step of this job has staged stay as they are, because other steps may use them.
@@ -209,7 +209,7 @@ std::vector<PutResult> Step::put_with_peers() {
   try {
     return put(call_.sources, all);
   } catch (const OtherRelease& error) {
-    if (call_.hello.node_id == 0) say_to_job(error.what());
+    if (call_.hello.node_id == 0) print_for_job(error.what());
     peers_.reset();
     return put_alone();
   }
@@ -223,7 +223,7 @@ void Step::put_missing() {
   for (const PutResult& result : results) {
     if (names.has(result)) continue;
     if (!result.note.empty())
-      say_to_job(fmt::format("{}: {}: {}", call_.hello.node, result.source, result.note));
+      print_for_job(fmt::format("{}: {}: {}", call_.hello.node, result.source, result.note));
     added.push_back(result);
   }
   names.add(added);
@@ -231,7 +231,7 @@ void Step::put_missing() {
   constexpr std::uint32_t kManyNodes = 16;
   if (!added.empty() &&
       (call_.hello.nodes <= kManyNodes || call_.hello.node_id == 0 || background_ != nullptr))
-    say_to_job(call_.hello.node + ": " + summary(added));
+    print_for_job(call_.hello.node + ": " + summary(added));
   added_ = added_ || !added.empty();
   progress_.done("done", names.staged(call_.sources));
 }
@@ -294,7 +294,7 @@ void Step::fall_back(const std::string& why) {
   }
   const std::vector<std::string> missing = point_at_source(false);
   if (!missing.empty())
-    say_to_job(fmt::format("{}: {}; the job reads from the source", call_.hello.node, why));
+    print_for_job(fmt::format("{}: {}; the job reads from the source", call_.hello.node, why));
   progress_.done(missing.empty() ? "done" : "source", folder().staged(call_.sources));
 }
 
@@ -343,13 +343,13 @@ void Step::agree(const Verdict& here) {
   outcome_sent_ = true;
   if (!rendezvous_) {
     if (here.good) return;
-    say_to_job(call_.hello.node + ": " + here.why);
+    print_for_job(call_.hello.node + ": " + here.why);
     end_failed();
   }
   const Verdict verdict = ask_srun(here);
   if (!verdict.good) end_failed();
   if (!verdict.times.empty())
-    say_to_job(
+    print_for_job(
         fmt::format("{}: staged on {} nodes in {}", call_.hello.node, call_.hello.nodes, verdict.times));
   // An earlier process of this node was killed after all nodes had their data.
   if (!here.good) progress_.done("done", folder().staged(call_.sources));
@@ -363,7 +363,7 @@ Verdict Step::ask_srun(const Verdict& here) {
   } catch (const Error& lost) {
     try {
       Hello hello = call_.hello;
-      hello.again = true;  // srun may not have noticed that the first connection is lost
+      hello.replaces_process = true;  // srun may not have noticed that the first connection is lost
       return Rendezvous(RendezvousAddress::from_environment(), hello, [](const std::string&) {}).agree(here);
     } catch (const Error&) {
       say_first(lost.what());
@@ -374,12 +374,12 @@ Verdict Step::ask_srun(const Verdict& here) {
 
 // Also replaces names that already lead to local files: an unfinished copy was not checked as a whole.
 void Step::go_on_from_source(const std::string& why) {
-  say_to_job(fmt::format("{}: {}; the job goes on reading from the source", call_.hello.node, why));
+  print_for_job(fmt::format("{}: {}; the job goes on reading from the source", call_.hello.node, why));
   try {
     point_at_source(true);
     progress_.done("source", folder().staged(call_.sources));
   } catch (const std::exception& error) {
-    say_to_job(fmt::format("{}: {}", call_.hello.node, error.what()));
+    print_for_job(fmt::format("{}: {}", call_.hello.node, error.what()));
     progress_.failed();
   }
 }
@@ -396,7 +396,7 @@ void Step::stage_in_background() {
 
 void Step::run() {
   const std::uint64_t begin_ns = monotonic_ns();
-  if (together()) meet();
+  if (spans_nodes()) meet();
   Verdict here = stage();
   if (added_) here.seconds = seconds_between(begin_ns, monotonic_ns());
   agree(here);
@@ -435,14 +435,14 @@ void stage_in_child(StepCall call, Background* background) {
     }
     const bool source_is_left = first && !end->disk;
     if (step_started && !source_is_left) {
-      say_to_job(fmt::format("{}: {}", call.hello.node, why));
+      print_for_job(fmt::format("{}: {}", call.hello.node, why));
       StepProgress(call.record, call.hello).failed();
       finish(0);
     }
     if (!first && call.on_error == "fail") finish(1);
     if (!source_is_left) call.on_error = "fail";
     call.problem = why;
-    call.hello.again = true;
+    call.hello.replaces_process = true;
   }
 }
 

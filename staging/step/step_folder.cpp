@@ -173,8 +173,8 @@ void StepFolder::make_folders(const fs::path& top, const fs::path& below) const 
 }
 
 // Makes a folder of symbolic links to these files of a source.
-void StepFolder::name_each(const std::vector<std::string>& names, const fs::path& source,
-                           const fs::path& name) const {
+void StepFolder::link_each_file(const std::vector<std::string>& names, const fs::path& source,
+                                const fs::path& name) const {
   const fs::path part = empty_part();
   system_.make_folder(part, kOwn);
   for (const std::string& file : names) {
@@ -250,7 +250,7 @@ void StepFolder::point_at(const SourceLinks& links) {
   const fs::path name = entry(links.source);
   if (links.files.empty()) return link_file(links.folder, name, true);
   if (!links.one_file) {
-    if (!leads_to(links, name)) name_each(links.files, links.folder, name);
+    if (!leads_to(links, name)) link_each_file(links.files, links.folder, name);
     return;
   }
   for (const std::string& file : links.files) link_file(links.folder / file, name.parent_path() / file, true);
@@ -266,10 +266,10 @@ void StepFolder::return_to(const SourceLinks& links) {
   }
 }
 
-void StepFolder::open_up(const SourceLinks& links, const std::vector<std::string>& names) {
+void StepFolder::expand_folder_link(const SourceLinks& links, const std::vector<std::string>& names) {
   const fs::path name = entry(links.source);
   const std::optional<struct stat> now = system_.status(name);
-  if (now && S_ISLNK(now->st_mode) && links.files.empty()) name_each(names, links.folder, name);
+  if (now && S_ISLNK(now->st_mode) && links.files.empty()) link_each_file(names, links.folder, name);
 }
 
 void StepFolder::replace_file(const std::string& source, const std::string& name, const fs::path& copy) {

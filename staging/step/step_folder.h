@@ -78,7 +78,7 @@ class StepFolder {
 
   /// Replaces the link to a folder by a folder with one link for each file, so that the files can be replaced
   /// one by one.
-  void open_up(const SourceLinks& links, const std::vector<std::string>& names);
+  void expand_folder_link(const SourceLinks& links, const std::vector<std::string>& names);
 
   /// The results of these sources, if this job has staged them on this node.
   std::vector<PutResult> staged(const std::vector<std::string>& sources) const;
@@ -94,8 +94,8 @@ class StepFolder {
   void place(const std::filesystem::path& made, const std::filesystem::path& name) const;
   void link_file(const std::filesystem::path& from, const std::filesystem::path& to, bool symbolic) const;
   void make_folders(const std::filesystem::path& top, const std::filesystem::path& below) const;
-  void name_each(const std::vector<std::string>& names, const std::filesystem::path& source,
-                 const std::filesystem::path& name) const;
+  void link_each_file(const std::vector<std::string>& names, const std::filesystem::path& source,
+                      const std::filesystem::path& name) const;
   std::filesystem::path empty_part() const;
   bool lock();
   void remember() const;

@@ -25,7 +25,7 @@ void StepProgress::update(const std::string& source, const PutProgress& now) {
   const double seconds = seconds_between(begun_ns_, time);
   if (time - said_ns_ >= kSayEvery) {
     said_ns_ = time;
-    say_to_job(
+    print_for_job(
         fmt::format("{}: staging {}: {}", hello_.node, entry_name(source), progress_line(now, seconds)));
   }
   if (time - written_ns_ < kSecond) return;
@@ -67,7 +67,7 @@ void StepProgress::write(const std::string& state, const std::vector<PutResult>&
     write_staging_record(folder_, record);
   } catch (const Error& error) {
     // The data matters more than its record.
-    say_to_job(fmt::format("{}: cannot write the record of staging: {}", hello_.node, error.what()));
+    print_for_job(fmt::format("{}: cannot write the record of staging: {}", hello_.node, error.what()));
     folder_.clear();
   }
 }

@@ -13,7 +13,7 @@
 
 namespace lockstep::transfer {
 
-void say_to_job(const std::string& text) {
+void print_for_job(const std::string& text) {
   const std::string line = "lockstep: " + text + "\n";
   [[maybe_unused]] const ssize_t put = ::write(STDERR_FILENO, line.data(), line.size());
 }

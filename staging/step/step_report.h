@@ -14,7 +14,7 @@
 namespace lockstep::transfer {
 
 /// Prints one line to the job's output, in one write.
-void say_to_job(const std::string& text);
+void print_for_job(const std::string& text);
 
 /// "staged manpages: 12.3 MiB in 0.41 s (miss)"
 std::string summary(const std::vector<PutResult>& results);

@@ -109,7 +109,7 @@ std::unique_ptr<Rendezvous> meet(const RendezvousAddress& rendezvous, const Hell
 
 // Tells the other nodes, for a child that is stuck, why this node fails. Returns the line to print.
 std::string report_stuck(const RendezvousAddress& address, Hello hello, const std::string& why) {
-  hello.again = true;
+  hello.replaces_process = true;
   try {
     return Rendezvous(address, hello, [](const std::string&) {}).agree({false, why}).why;
   } catch (const Error&) {

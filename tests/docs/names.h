@@ -13,14 +13,12 @@
 #include <string>
 #include <vector>
 
-#include "runtime/data/batch/normalise_images.h"
-#include "runtime/data/joined_packs.h"
 #include "runtime/data/lengths.h"
 #include "runtime/data/loader.h"
-#include "runtime/data/plan/epoch_planner.h"
+#include "runtime/data/loader_options.h"
 #include "runtime/data/plan/planner.h"
 #include "runtime/lockstep.h"
-#include "runtime/profile/timed_batches.h"
+#include "runtime/profile/step_timer.h"
 #include "staging/pack/reader.h"
 
 namespace names {

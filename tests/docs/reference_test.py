@@ -108,7 +108,7 @@ def check_alerts():
 
 def check_phases():
     page = "docs/users/metrics.md"
-    table = re.search(r"kPhaseNames[^{]*\{(.*?)\}", read("exporters/record/phase.h"), re.DOTALL)
+    table = re.search(r"kPhaseNames[^{]*\{(.*?)\}", read("exporters/record/layout.h"), re.DOTALL)
     compare(page, "phase", set(re.findall(r'"(\w+)"', table[1])), names(page, r"\| phase \|", r"^(\w+)$"))
 
 

@@ -14,8 +14,7 @@
 #include "common/files.h"
 #include "common/tool.h"
 #include "runtime/ddp/distributed_data_parallel.h"
-#include "runtime/ddp/hooks/compress.h"
-#include "runtime/ddp/hooks/power_sgd.h"
+#include "runtime/ddp/hooks/compression.h"
 #include "runtime/ddp/reducer.h"
 #include "tests/peers/model.h"
 

@@ -456,7 +456,7 @@ ControlChannel::~ControlChannel() {
   thread_->stop();
 }
 
-std::unique_ptr<ControlChannel> ControlChannel::start(const Place& place,
+std::unique_ptr<ControlChannel> ControlChannel::start(const RankInfo& place,
                                                       const control::AllGather& all_gather) {
   const std::string choice = environment::get_or("LOCKSTEP_WATCH", "on");
   if (choice != "on" && choice != "off") fail_usage("LOCKSTEP_WATCH='{}' must be on or off", choice);

@@ -24,7 +24,7 @@ class ControlChannel {
   /// All ranks call it together. Returns null for one rank alone, under LOCKSTEP_WATCH=off, and if the ranks
   /// cannot connect to each other; if only the nodes cannot, each node has its own channel. Rank 0 prints the
   /// reason. Throws UsageError for any other value of LOCKSTEP_WATCH, and whatever `all_gather` throws.
-  static std::unique_ptr<ControlChannel> start(const Place& place, const control::AllGather& all_gather);
+  static std::unique_ptr<ControlChannel> start(const RankInfo& place, const control::AllGather& all_gather);
   /// Tells the other ranks that this one leaves, so that its end is not an error.
   ~ControlChannel();
   ControlChannel(const ControlChannel&) = delete;

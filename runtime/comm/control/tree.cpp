@@ -87,7 +87,7 @@ void accept_children(const UniqueFd& local, const UniqueFd& network, const Key& 
 
 class TreeBuilder {
  public:
-  TreeBuilder(const Place& place, const AllGather& all_gather) : place_(place), all_gather_(all_gather) {
+  TreeBuilder(const RankInfo& place, const AllGather& all_gather) : place_(place), all_gather_(all_gather) {
     tree_.rank = place.rank;
   }
 
@@ -187,7 +187,7 @@ class TreeBuilder {
     return std::move(tree_);
   }
 
-  const Place& place_;
+  const RankInfo& place_;
   const AllGather& all_gather_;
   UniqueFd local_;
   UniqueFd network_;
@@ -234,7 +234,7 @@ std::vector<int> ranks_behind(const Tree& tree, int child) {
   return ranks;
 }
 
-std::optional<Tree> build_tree(const Place& place, const AllGather& all_gather) {
+std::optional<Tree> build_tree(const RankInfo& place, const AllGather& all_gather) {
   return TreeBuilder(place, all_gather).build();
 }
 

@@ -58,6 +58,6 @@ std::chrono::milliseconds verdict_delay(const Tree& tree);
 /// All ranks call it together. Returns nullopt on all of them if the ranks of some node cannot connect. If
 /// only the nodes cannot, each node gets its own tree. Rank 0 prints the reason. Throws only what
 /// `all_gather` does.
-std::optional<Tree> build_tree(const Place& place, const AllGather& all_gather);
+std::optional<Tree> build_tree(const RankInfo& place, const AllGather& all_gather);
 
 }  // namespace lockstep::comm::control

@@ -67,7 +67,7 @@ void relax() {
 
 class CpuCommunicator : public Communicator, private Driver {
  public:
-  CpuCommunicator(MPI_Comm world, Ownership ownership, const Place& place, std::vector<int> cpus,
+  CpuCommunicator(MPI_Comm world, Ownership ownership, const RankInfo& place, std::vector<int> cpus,
                   std::string group, Joined joined)
       : Communicator(place),
         group_name_(std::move(group)),
@@ -260,7 +260,8 @@ bool CpuCommunicator::advance(bool waiting) {
   if (inter_node_) {
     const std::scoped_lock lock(queue_mutex_);
     for (auto& task : queued_) group_.add(std::move(task));
-    if (!queued_.empty()) idle_.store(false, std::memory_order_relaxed);  // together with the queue: has_work()
+    if (!queued_.empty())
+      idle_.store(false, std::memory_order_relaxed);  // together with the queue: has_work()
     queued_.clear();
   }
   const bool moved = group_.advance(waiting);
@@ -367,14 +368,15 @@ std::unique_ptr<Communicator> CpuCommunicator::split(int color, std::string_view
   MPI_Comm part = MPI_COMM_NULL;
   mpi::check(MPI_Comm_split(world_, color < 0 ? MPI_UNDEFINED : color, rank(), &part), "MPI_Comm_split");
   if (part == MPI_COMM_NULL) return nullptr;
-  const Place place = mpi::find_place(part);
+  const RankInfo place = mpi::find_place(part);
   return std::make_unique<CpuCommunicator>(part, Ownership::here, place, cpus_, std::string(name),
                                            join(part, place));
 }
 
 }  // namespace
 
-std::unique_ptr<Communicator> make_communicator(MPI_Comm world, const Place& place, std::vector<int> cpus) {
+std::unique_ptr<Communicator> make_communicator(MPI_Comm world, const RankInfo& place,
+                                                std::vector<int> cpus) {
   const Deadline deadline("the start of the communicator");
   return std::make_unique<CpuCommunicator>(world, Ownership::caller, place, std::move(cpus), "",
                                            join(world, place));

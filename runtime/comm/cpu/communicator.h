@@ -20,6 +20,6 @@ namespace lockstep::comm::cpu {
 /// All ranks of `world` call it. MPI and `world` must outlive the result. `cpus`: where its thread may run;
 /// empty for any CPU. If the ranks of some node cannot share memory, everything goes over MPI and rank 0
 /// prints the reason.
-std::unique_ptr<Communicator> make_communicator(MPI_Comm world, const Place& place, std::vector<int> cpus);
+std::unique_ptr<Communicator> make_communicator(MPI_Comm world, const RankInfo& place, std::vector<int> cpus);
 
 }  // namespace lockstep::comm::cpu

@@ -35,7 +35,7 @@ double time_exchange(MPI_Comm lane, int other, std::size_t bytes, int times) {
 }
 
 // Measures messages between the first two nodes. All ranks get the same numbers.
-NetworkCost measure_network(MPI_Comm world, MPI_Comm lane, const Place& place) {
+NetworkCost measure_network(MPI_Comm world, MPI_Comm lane, const RankInfo& place) {
   constexpr std::size_t kLarge = std::size_t{128} << 10;
   NetworkCost cost;
   if (place.local_rank == 0 && place.node < 2) {
@@ -58,7 +58,7 @@ int bytes_of_part(const Buffer& mine) {
 
 }  // namespace
 
-InterNode::InterNode(MPI_Comm world, const Place& place) : world_(world), place_(place) {
+InterNode::InterNode(MPI_Comm world, const RankInfo& place) : world_(world), place_(place) {
   int most = 1;
   mpi::check(MPI_Allreduce(&place.local_size, &lanes_, 1, MPI_INT, MPI_MIN, world), "MPI_Allreduce");
   mpi::check(MPI_Allreduce(&place.local_size, &most, 1, MPI_INT, MPI_MAX, world), "MPI_Allreduce");

@@ -24,7 +24,7 @@ namespace lockstep::comm::cpu {
 class InterNode {
  public:
   /// `world` must outlive this object, and nothing else may use `world` until this object is destroyed.
-  InterNode(MPI_Comm world, const Place& place);
+  InterNode(MPI_Comm world, const RankInfo& place);
   ~InterNode();
   InterNode(const InterNode&) = delete;
   InterNode& operator=(const InterNode&) = delete;
@@ -73,7 +73,7 @@ class InterNode {
 
   MPI_Comm world_;
   MPI_Comm lane_ = MPI_COMM_NULL;
-  Place place_;
+  RankInfo place_;
   int lanes_ = 1;
   bool sums_on_nodes_ = false;
   std::optional<NodeExchange> exchange_;

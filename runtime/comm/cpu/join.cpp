@@ -32,8 +32,8 @@ bool share_cpus(const OperationSlots& slots, int ranks) {
   return CPU_COUNT(&all) < ranks;
 }
 
-Joined every_rank_alone(const Place& place) {
-  Place alone = place;
+Joined mpi_only(const RankInfo& place) {
+  RankInfo alone = place;
   alone.local_rank = 0;
   alone.local_size = 1;
   alone.node = place.rank;
@@ -41,7 +41,7 @@ Joined every_rank_alone(const Place& place) {
   return {.slots = OperationSlots::create(1), .place = alone, .ranks = {place.rank}};
 }
 
-Joined join_node(MPI_Comm world, MPI_Comm node, const Place& place) {
+Joined join_node(MPI_Comm world, MPI_Comm node, const RankInfo& place) {
   std::optional<OperationSlots> slots;
   std::string why_not;
   shm::SegmentHandle segment;
@@ -63,7 +63,7 @@ Joined join_node(MPI_Comm world, MPI_Comm node, const Place& place) {
                  "lockstep: everything goes over MPI, since ranks of a node cannot share memory: {}\n",
                  why_not);
     }
-    return every_rank_alone(place);
+    return mpi_only(place);
   }
 
   RankArea& mine = slots->area(place.local_rank);
@@ -80,7 +80,7 @@ Joined join_node(MPI_Comm world, MPI_Comm node, const Place& place) {
 
 }  // namespace
 
-Joined join(MPI_Comm world, const Place& place) {
+Joined join(MPI_Comm world, const RankInfo& place) {
   MPI_Comm node = MPI_COMM_NULL;
   mpi::check(MPI_Comm_split(world, place.node, place.rank, &node), "MPI_Comm_split");
   auto joined = join_node(world, node, place);

@@ -14,12 +14,12 @@ namespace lockstep::comm::cpu {
 struct Joined {
   OperationSlots slots;
   /// This rank's place. If the ranks of some node cannot share memory, every rank counts as a separate node.
-  Place place;
+  RankInfo place;
   std::vector<int> ranks;         ///< of `world`, by local rank
   bool ranks_share_cpus = false;  ///< the node has fewer CPUs than ranks
 };
 
 /// If the ranks of some node cannot map each other's memory, rank 0 prints the reason.
-Joined join(MPI_Comm world, const Place& place);
+Joined join(MPI_Comm world, const RankInfo& place);
 
 }  // namespace lockstep::comm::cpu

@@ -38,7 +38,8 @@ std::string describe(const OperationRequest& request, std::string_view label) {
   return text;
 }
 
-void end_job_by_mismatch(const OperationSlots& slots, const Place& place, int other, std::uint64_t number) {
+void end_job_by_mismatch(const OperationSlots& slots, const RankInfo& place, int other,
+                         std::uint64_t number) {
   // The first rank of the node prints. It may still be computing, so wait for it.
   if (place.local_rank != 0) std::this_thread::sleep_for(std::chrono::seconds(5));
   const auto what = [&](int local_rank) {
@@ -51,7 +52,7 @@ void end_job_by_mismatch(const OperationSlots& slots, const Place& place, int ot
       place.node_name, what(0), what(other)));
 }
 
-void end_job_by_leaving(const OperationSlots& slots, const Place& place, int left,
+void end_job_by_leaving(const OperationSlots& slots, const RankInfo& place, int left,
                         const std::string& operation) {
   end_job_once(fmt::format("{} left World, or the group, before {}; every rank must call the same operations",
                            rank_name(slots.area(left).world_rank, place.node_name), operation));

@@ -15,11 +15,11 @@ std::string describe(const OperationRequest& request, std::string_view label);
 
 /// Ends the job because the local rank `other` and the first rank of the node call different operations
 /// with the same `number`. The first rank prints a line that names both; the others wait until the job ends.
-[[noreturn]] void end_job_by_mismatch(const OperationSlots& slots, const Place& place, int other,
+[[noreturn]] void end_job_by_mismatch(const OperationSlots& slots, const RankInfo& place, int other,
                                       std::uint64_t number);
 
 /// Ends the job because this rank waits for `operation`, and the local rank `left` has left without it.
-[[noreturn]] void end_job_by_leaving(const OperationSlots& slots, const Place& place, int left,
+[[noreturn]] void end_job_by_leaving(const OperationSlots& slots, const RankInfo& place, int left,
                                      const std::string& operation);
 
 }  // namespace lockstep::comm::cpu

@@ -43,7 +43,8 @@ std::byte* bytes_of(void* memory) {
 
 }  // namespace
 
-NodeGroup::NodeGroup(OperationSlots slots, const Place& place, std::vector<int> ranks, InterNode* inter_node)
+NodeGroup::NodeGroup(OperationSlots slots, const RankInfo& place, std::vector<int> ranks,
+                     InterNode* inter_node)
     : slots_(std::move(slots)),
       place_(place),
       ranks_(std::move(ranks)),
@@ -229,7 +230,7 @@ void NodeGroup::compare(Task& task) {
     task.in_pieces |= may_be_in_pieces(task) && slot.location.segment.descriptor < 0;
   }
   if (inter_node_ == nullptr) {
-    task.operation->set_last_rank(slots_.slot(last, task.number).asked_ns,
+    task.operation->set_late_rank(slots_.slot(last, task.number).asked_ns,
                                   ranks_[static_cast<std::size_t>(last)]);
   }
   task.compared = true;

@@ -56,7 +56,7 @@ class NodeGroup {
  public:
   /// `ranks`: the communicator's ranks on this node, by local rank. `inter_node` is null if there is one
   /// node.
-  NodeGroup(OperationSlots slots, const Place& place, std::vector<int> ranks, InterNode* inter_node);
+  NodeGroup(OperationSlots slots, const RankInfo& place, std::vector<int> ranks, InterNode* inter_node);
 
   /// Starts after the tasks that were added before.
   void add(std::shared_ptr<Task> task) { queued_.push_back(std::move(task)); }
@@ -118,7 +118,7 @@ class NodeGroup {
   void take_result(Task& task);
 
   OperationSlots slots_;
-  Place place_;
+  RankInfo place_;
   std::vector<int> ranks_;
   InterNode* inter_node_;
   shm::StagingPool staging_;

@@ -21,7 +21,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "runtime/comm/data_type.h"
+#include "runtime/comm/communicator.h"
 
 namespace lockstep::comm::cpu {
 

@@ -38,8 +38,8 @@ void unlink_segments() {
 
 }  // namespace
 
-Place find_place(MPI_Comm world) {
-  Place place;
+RankInfo find_place(MPI_Comm world) {
+  RankInfo place;
   place.node_name = lockstep::node_name();
   check(MPI_Comm_rank(world, &place.rank), "MPI_Comm_rank");
   check(MPI_Comm_size(world, &place.size), "MPI_Comm_size");

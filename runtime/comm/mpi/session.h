@@ -21,17 +21,17 @@ class Session {
 
   /// A duplicate of MPI_COMM_WORLD, so that the program's MPI calls do not mix with those of the library.
   MPI_Comm world() const { return world_; }
-  const Place& place() const { return place_; }
+  const RankInfo& place() const { return place_; }
 
  private:
   bool initialised_here_ = false;
   MPI_Comm world_ = MPI_COMM_NULL;
-  Place place_;
+  RankInfo place_;
 };
 
 /// This rank's place in `world`; all ranks of `world` call it. The ranks that share memory are a node. With
 /// LOCKSTEP_RANKS_PER_NODE they are divided into nodes of that many ranks, for instance one per socket.
-Place find_place(MPI_Comm world);
+RankInfo find_place(MPI_Comm world);
 
 /// Whether World initialised MPI and so finalises it. Then all ranks leave World together.
 bool ends_with_world();

@@ -115,7 +115,7 @@ class Reduction {
 class NcclCommunicator : public Communicator {
  public:
   /// `device` must be current, as after the Session's start. Frees `world` at its end.
-  NcclCommunicator(MPI_Comm world, Place place, int device, std::unique_ptr<Session> session)
+  NcclCommunicator(MPI_Comm world, RankInfo place, int device, std::unique_ptr<Session> session)
       : Communicator(std::move(place)),
         world_(world),
         device_(device),
@@ -236,7 +236,7 @@ WorkHandle NcclCommunicator::barrier(std::string_view label) {
 std::unique_ptr<Communicator> NcclCommunicator::split(int color, std::string_view name) {
   const Deadline deadline(fmt::format("the split into {}", name));
   MPI_Comm part = MPI_COMM_NULL;
-  Place place = this->place();
+  RankInfo place = this->place();
   if (world_ != MPI_COMM_NULL) {
     mpi::check(MPI_Comm_split(world_, color < 0 ? MPI_UNDEFINED : color, rank(), &part), "MPI_Comm_split");
     if (part != MPI_COMM_NULL) place = mpi::find_place(part);
@@ -255,7 +255,7 @@ std::unique_ptr<Communicator> NcclCommunicator::split(int color, std::string_vie
 
 }  // namespace
 
-std::unique_ptr<Communicator> make_communicator(MPI_Comm world, const Place& place, int device) {
+std::unique_ptr<Communicator> make_communicator(MPI_Comm world, const RankInfo& place, int device) {
   MPI_Comm own = MPI_COMM_NULL;
   if (world != MPI_COMM_NULL) {
     mpi::check(MPI_Comm_dup(world, &own), "MPI_Comm_dup");

@@ -30,6 +30,6 @@ namespace lockstep::comm::nccl {
 /// All ranks of `world` call it, each with its own device; MPI_COMM_NULL for one rank alone. `world` is
 /// duplicated; no other thread may use it during the call. Throws UsageError on every rank, naming rank and
 /// node, if a rank does not have the device or two ranks share one.
-std::unique_ptr<Communicator> make_communicator(MPI_Comm world, const Place& place, int device);
+std::unique_ptr<Communicator> make_communicator(MPI_Comm world, const RankInfo& place, int device);
 
 }  // namespace lockstep::comm::nccl

@@ -39,7 +39,7 @@ void put(std::array<char, kSize>& into, const std::string& text) {
   into[size] = '\0';
 }
 
-DeviceReport report_device(const Place& place, int device) {
+DeviceReport report_device(const RankInfo& place, int device) {
   DeviceReport report{};
   report.node_ranks = place.local_size;
   report.devices = devices();
@@ -60,7 +60,7 @@ DeviceReport report_device(const Place& place, int device) {
   return report;
 }
 
-void check_devices(MPI_Comm world, const Place& place, int device) {
+void check_devices(MPI_Comm world, const RankInfo& place, int device) {
   std::vector<DeviceReport> all(static_cast<std::size_t>(place.size));
   const DeviceReport mine = report_device(place, device);
   all[static_cast<std::size_t>(place.rank)] = mine;
@@ -90,7 +90,8 @@ ncclConfig_t config() {
 
 }  // namespace
 
-Session::Session(MPI_Comm world, const Place& place, int device, std::string name) : name_(std::move(name)) {
+Session::Session(MPI_Comm world, const RankInfo& place, int device, std::string name)
+    : name_(std::move(name)) {
   check_devices(world, place, device);
   use_device(device);
   ncclUniqueId id{};
@@ -116,7 +117,7 @@ Session::~Session() {
   ncclCommDestroy(handle_);
 }
 
-std::unique_ptr<Session> Session::split(int color, [[maybe_unused]] MPI_Comm part, const Place& place,
+std::unique_ptr<Session> Session::split(int color, [[maybe_unused]] MPI_Comm part, const RankInfo& place,
                                         std::string name) {
   std::unique_ptr<Session> group(new Session(nullptr, std::move(name)));
   ncclConfig_t chosen = config();

@@ -19,7 +19,7 @@ class Session {
   /// All ranks of `world` call it, each with its own device; MPI_COMM_NULL for one rank alone. `name` names
   /// the group of ranks in errors. The device stays current. Throws UsageError on every rank if a rank has no device or two ranks share
   /// one, Error if NCCL cannot start.
-  Session(MPI_Comm world, const Place& place, int device, std::string name);
+  Session(MPI_Comm world, const RankInfo& place, int device, std::string name);
   /// Waits until the other ranks end their sessions.
   ~Session();
   Session(const Session&) = delete;
@@ -27,7 +27,7 @@ class Session {
 
   /// The session of the ranks in `part` (MPI_COMM_NULL for one rank alone); null if `color` is negative. All
   /// ranks call it.
-  std::unique_ptr<Session> split(int color, MPI_Comm part, const Place& place, std::string name);
+  std::unique_ptr<Session> split(int color, MPI_Comm part, const RankInfo& place, std::string name);
 
   ncclComm_t get() const { return handle_; }
 

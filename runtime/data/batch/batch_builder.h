@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "runtime/data/batch/host_batch.h"
-#include "runtime/data/loader_batch.h"
+#include "runtime/data/loader_options.h"
 #include "runtime/data/plan/planner.h"
 #include "staging/pack/reader.h"
 

@@ -8,7 +8,7 @@
 
 #include "runtime/data/batch/batch_buffers.h"
 #include "runtime/data/epoch_cursor.h"
-#include "runtime/data/loader_batch.h"
+#include "runtime/data/loader_options.h"
 
 namespace lockstep::data {
 

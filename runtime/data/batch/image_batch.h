@@ -1,5 +1,5 @@
 // Batches of images. Each sample has one image (PNG, JPEG or raw pixels) and a part with its label. Images
-// travel to the device as bytes and are normalised there (normalise_images.h).
+// travel to the device as bytes and are normalised there (normalise_images()).
 //
 //   Loader loader(*pack, {.cap = 64}, world,
 //                 {.images = ImageOptions{.size = {224, 224}, .transform = crop}});
@@ -15,7 +15,7 @@
 #include <string>
 #include <string_view>
 
-#include "runtime/data/plan/sample_id.h"
+#include "runtime/data/plan/options.h"
 
 namespace lockstep::data {
 

@@ -1,10 +1,9 @@
-#include "runtime/data/batch/normalise_images.h"
-
 #include <torch/torch.h>
 
 #include <vector>
 
 #include "common/error.h"
+#include "runtime/data/loader_options.h"
 
 namespace lockstep::data {
 namespace {

@@ -1,8 +1,7 @@
-#include "runtime/data/plan/blockwise_planner.h"
-
 #include <utility>
 
 #include "common/error.h"
+#include "runtime/data/plan/planner.h"
 #include "runtime/data/plan/steps/step_packer.h"
 
 namespace lockstep::data {

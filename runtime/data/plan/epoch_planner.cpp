@@ -1,5 +1,3 @@
-#include "runtime/data/plan/epoch_planner.h"
-
 #include <algorithm>
 #include <future>
 #include <utility>
@@ -8,6 +6,7 @@
 #include "common/background_cpus.h"
 #include "common/error.h"
 #include "runtime/data/plan/order/block_reader.h"
+#include "runtime/data/plan/planner.h"
 #include "runtime/data/plan/steps/step_packer.h"
 
 namespace lockstep::data {

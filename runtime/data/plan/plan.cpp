@@ -1,7 +1,7 @@
-#include "runtime/data/plan/plan.h"
-
 #include <fmt/format.h>
 #include <xxhash.h>
+
+#include "runtime/data/plan/planner.h"
 
 namespace lockstep::data {
 

@@ -1,11 +1,10 @@
-#include "runtime/data/plan/plan_state.h"
-
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "common/error.h"
 #include "runtime/data/plan/json_fields.h"
+#include "runtime/data/plan/planner.h"
 
 namespace lockstep::data {
 namespace {

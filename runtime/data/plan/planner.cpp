@@ -5,8 +5,6 @@
 
 #include <utility>
 
-#include "runtime/data/plan/epoch_planner.h"
-
 namespace lockstep::data {
 
 Plan make_plan(std::span<const std::uint32_t> lengths, const PlanOptions& options, std::string fingerprint) {

@@ -7,7 +7,7 @@
 #include <span>
 #include <string>
 
-#include "runtime/data/plan/plan.h"
+#include "runtime/data/plan/planner.h"
 
 namespace lockstep::data {
 

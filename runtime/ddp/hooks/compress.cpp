@@ -1,8 +1,7 @@
-#include "runtime/ddp/hooks/compress.h"
-
 #include <map>
 
 #include "runtime/ddp/flat_bucket.h"
+#include "runtime/ddp/hooks/compression.h"
 
 namespace lockstep {
 namespace {

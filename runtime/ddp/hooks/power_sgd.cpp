@@ -1,11 +1,10 @@
-#include "runtime/ddp/hooks/power_sgd.h"
-
 #include <algorithm>
 #include <map>
 
 #include "common/error.h"
 #include "runtime/archive.h"
 #include "runtime/ddp/flat_bucket.h"
+#include "runtime/ddp/hooks/compression.h"
 
 namespace lockstep {
 namespace {

@@ -44,7 +44,7 @@ double number_of(const std::string& name, const std::string& text) {
   return number;
 }
 
-// Earlier versions stored a text as a tensor, and values as JSON, in which a floating-point number was a text.
+// Earlier versions stored a text as a tensor, and values as JSON with floating-point numbers as texts.
 std::string archive_of_earlier(const Section& section) {
   torch::serialize::OutputArchive archive;
   for (const auto& [name, value] : section.values.items()) {

@@ -22,12 +22,15 @@
 #include <torch/torch.h>
 
 #include <concepts>
+#include <csignal>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "runtime/comm/world.h"
 
@@ -58,13 +61,13 @@ struct CheckpointerOptions {
 
 /// An object with LibTorch's functions for archives: GradScaler, ReduceOnPlateau, data::Loader, objects of your own.
 template <typename Type>
-concept Persistent = requires(Type& object, torch::serialize::OutputArchive& out,
-                              torch::serialize::InputArchive& in) {
+concept Persistent =
+    !std::derived_from<Type, torch::nn::Module> && !std::derived_from<Type, torch::optim::Optimizer> &&
+    !std::derived_from<Type, CommHook> &&
+    requires(Type & object, torch::serialize::OutputArchive& out, torch::serialize::InputArchive& in) {
   object.save(out);
   object.load(in);
-}
-&&!std::derived_from<Type, torch::nn::Module> && !std::derived_from<Type, torch::optim::Optimizer> &&
-    !std::derived_from<Type, CommHook>;
+};
 
 class Checkpointer {
  public:
@@ -79,7 +82,7 @@ class Checkpointer {
   /// unwinding it does not wait for other ranks.
   ~Checkpointer();
 
-  /// Adds an object that must outlive this one. What is the same on all ranks is saved by rank 0. An object of your own
+  /// Adds an object that must outlive this one. Rank 0 saves an object that is the same on all ranks. An object of your own
   /// has save() and load() as LibTorch's; load() may throw to refuse the state, before anything is changed. Names are of letters, digits, '_' and '-'. All ranks add the
   /// same objects; a program that loads a checkpoint adds objects of the same names and types. Add modules
   /// before the optimizers of their parameters. Throws UsageError for a name that is taken, for an
@@ -91,7 +94,7 @@ class Checkpointer {
         name, [&object](auto& archive) { object.save(archive); },
         [&object](auto& archive) { object.load(archive); });
   }
-  /// What is too large for an archive: these are copied and written tensor by tensor.
+  /// These are too large for an archive: their tensors are copied and written one by one.
   void add(const std::string& name, torch::nn::Module& module);
   void add(const std::string& name, torch::optim::Optimizer& optimizer);
   void add(const std::string& name, DistributedOptimizerBase& optimizer);
@@ -134,6 +137,49 @@ class Checkpointer {
                   std::function<void(torch::serialize::InputArchive&)> load);
   void add_item(const std::string& name, std::unique_ptr<checkpoint::Item> item);
   std::unique_ptr<State> state_;
+};
+
+// Notices the signals with which a cluster announces the end of a job, so that the loop can save a last
+// checkpoint: SIGTERM, and the signal of Slurm's --signal.
+//
+//   lockstep::StopSignal stop(world);
+//   …
+//     optimizer.step();
+//     if (stop.poll()) { checkpointer.save(step); checkpointer.wait(); stop.exit(); }
+//
+// The signals no longer end the process. Only one object may exist.
+
+class StopSignal {
+ public:
+  /// The exit code of a training that saved its state and wants to be started again: EX_TEMPFAIL.
+  static constexpr int kExitCode = 75;
+
+  /// Throws UsageError if there is another one.
+  explicit StopSignal(World& world, const std::vector<int>& signals = {SIGTERM, SIGUSR1});
+  /// Restores the handlers that were there before.
+  ~StopSignal();
+  StopSignal(const StopSignal&) = delete;
+  StopSignal& operator=(const StopSignal&) = delete;
+
+  /// Whether any rank has received a signal. All ranks call it once in each step, and get the same answer. It does not
+  /// wait for other ranks: the signals that they had received when they began the step's synchronised backward travel
+  /// with it. In a step without one they are exchanged while the next step runs, so a signal is seen a step later.
+  bool poll();
+
+  /// Ends the process with kExitCode, from any function: World::exit(). All ranks call it together, after
+  /// Checkpointer::wait(). To end by a return from main instead, return kExitCode.
+  [[noreturn]] void exit();
+
+  /// The signal that was agreed on; 0 before.
+  int signal() const { return agreed_; }
+
+ private:
+  World& world_;
+  std::vector<std::pair<int, struct sigaction>> before_;
+  std::uint64_t messages_;               // of synchronised backwards, at the last poll()
+  std::shared_ptr<std::int32_t> asked_;  // without such a message: exchanged while the next step runs
+  comm::WorkHandle work_;
+  int agreed_ = 0;
 };
 
 }  // namespace lockstep

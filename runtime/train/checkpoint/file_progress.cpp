@@ -5,8 +5,8 @@
 
 #include "common/error.h"
 #include "common/units.h"
+#include "runtime/comm/communicator.h"
 #include "runtime/comm/failure.h"
-#include "runtime/comm/run_on_all_ranks.h"
 #include "runtime/comm/timeout.h"
 
 namespace lockstep::checkpoint {

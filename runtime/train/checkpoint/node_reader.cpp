@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "common/error.h"
-#include "runtime/comm/run_on_all_ranks.h"
+#include "runtime/comm/communicator.h"
 #include "runtime/train/checkpoint/digest.h"
 #include "runtime/train/checkpoint/reader.h"
 

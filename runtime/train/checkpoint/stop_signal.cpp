@@ -1,9 +1,8 @@
-#include "runtime/train/checkpoint/stop_signal.h"
-
 #include <utility>
 
 #include "common/error.h"
 #include "runtime/ddp/step_message.h"
+#include "runtime/train/checkpoint/checkpointer.h"
 
 namespace lockstep {
 namespace {

@@ -8,7 +8,7 @@
 #include "staging/pack/formats/extent_reader.h"
 #include "staging/pack/formats/format_readers.h"
 #include "staging/pack/formats/mds_index.h"
-#include "staging/pack/joined_reader.h"
+#include "staging/pack/reader.h"
 
 namespace lockstep::pack {
 namespace {

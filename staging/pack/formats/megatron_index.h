@@ -9,8 +9,8 @@
 #include <filesystem>
 #include <span>
 
-#include "staging/pack/formats/token_type.h"
 #include "staging/pack/mapped_file.h"
+#include "staging/pack/reader.h"
 
 namespace lockstep::pack {
 

@@ -10,7 +10,7 @@
 #include <array>
 #include <cstdint>
 
-#include "staging/pack/formats/token_type.h"
+#include "staging/pack/reader.h"
 
 namespace lockstep::pack::megatron {
 

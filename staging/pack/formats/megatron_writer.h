@@ -10,7 +10,7 @@
 #include <memory>
 #include <span>
 
-#include "staging/pack/formats/token_type.h"
+#include "staging/pack/reader.h"
 
 namespace lockstep::pack {
 

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "staging/pack/formats/token_type.h"
+#include "staging/pack/reader.h"
 
 namespace lockstep::pack {
 

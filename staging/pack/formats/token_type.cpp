@@ -1,10 +1,9 @@
-#include "staging/pack/formats/token_type.h"
-
 #include <cstring>
 #include <limits>
 #include <type_traits>
 
 #include "common/error.h"
+#include "staging/pack/reader.h"
 
 namespace lockstep::pack {
 namespace {

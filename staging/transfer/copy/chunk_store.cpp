@@ -45,9 +45,10 @@ pack::Digest ChunkStore::digest(std::size_t chunk) const {
   return digests_[chunk];
 }
 
-void ChunkStore::put(std::size_t chunk, ChunkBuffers::Buffer data, const pack::Digest& digest, bool aside) {
+void ChunkStore::put(std::size_t chunk, ChunkBuffers::Buffer data, const pack::Digest& digest,
+                     bool in_background) {
   local_.write(chunk, data);
-  written(chunk, digest, aside);
+  written(chunk, digest, in_background);
   Hashing* hashing = nullptr;
   {
     const std::lock_guard lock(mutex_);
@@ -93,7 +94,7 @@ ChunkStore::Hashing& ChunkStore::hashing_of(std::size_t chunk) {
   return at->second;
 }
 
-void ChunkStore::written(std::size_t chunk, const pack::Digest& digest, bool aside) {
+void ChunkStore::written(std::size_t chunk, const pack::Digest& digest, bool in_background) {
   bool due = false;
   {
     const std::lock_guard lock(mutex_);
@@ -106,10 +107,14 @@ void ChunkStore::written(std::size_t chunk, const pack::Digest& digest, bool asi
     due = !marking_ && unmarked_bytes_ >= options_.mark_bytes;
     marking_ = marking_ || due;
   }
-  if (due) aside ? mark_aside() : mark();
+  if (due && in_background) {
+    journal_in_background();
+  } else if (due) {
+    mark();
+  }
 }
 
-void ChunkStore::mark_aside() {
+void ChunkStore::journal_in_background() {
   const std::lock_guard one(marker_mutex_);
   if (marker_.joinable()) marker_.join();  // it has finished, otherwise no mark would be due
   marker_ = std::thread([this] {

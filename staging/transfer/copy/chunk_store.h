@@ -46,9 +46,11 @@ class ChunkStore {
 
   ~ChunkStore();
 
-  /// Writes a chunk that was not put before. With `aside` a due sync runs in another thread; if it fails, the next call
+  /// Writes a chunk that was not put before. With `in_background` a due sync runs in another thread; if it fails, the next
+  /// call
   /// throws.
-  void put(std::size_t chunk, ChunkBuffers::Buffer data, const pack::Digest& digest, bool aside = false);
+  void put(std::size_t chunk, ChunkBuffers::Buffer data, const pack::Digest& digest,
+           bool in_background = false);
 
   bool has(std::size_t chunk) const;
   /// Of a chunk that was put.
@@ -72,8 +74,8 @@ class ChunkStore {
   void sync_file(std::size_t file) { local_.sync({static_cast<std::uint32_t>(file)}); }
 
  private:
-  void written(std::size_t chunk, const pack::Digest& digest, bool aside);
-  void mark_aside();
+  void written(std::size_t chunk, const pack::Digest& digest, bool in_background);
+  void journal_in_background();
   void join_marker();
   /// The hash of a file that takes several chunks, or of the small files in one chunk.
   struct Hashing {

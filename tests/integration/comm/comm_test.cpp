@@ -399,8 +399,8 @@ TEST(Communicator, KnowsWhichRankStartedLast) {
   const auto work = communicator().barrier("the last rank");
   work->wait();
   EXPECT_LE(work->times().asked_ns, work->times().all_asked_ns);
-  EXPECT_GE(work->times().last_rank, 0);
-  const auto ranks = gather(std::vector<std::int32_t>{work->times().last_rank}, DataType::i32);
+  EXPECT_GE(work->times().late_rank, 0);
+  const auto ranks = gather(std::vector<std::int32_t>{work->times().late_rank}, DataType::i32);
   EXPECT_THAT(ranks, Each(ranks[0])) << "the same on all ranks";
   if (world().rank() == ranks[0]) {
     EXPECT_EQ(work->times().asked_ns, work->times().all_asked_ns);

@@ -17,8 +17,8 @@
 #include "common/error.h"
 #include "common/files.h"
 #include "runtime/data/batch/image_batch.h"
-#include "runtime/data/batch/normalise_images.h"
 #include "runtime/data/loader.h"
+#include "runtime/data/loader_options.h"
 #include "tests/integration/data/loader_fixture.h"
 
 namespace lockstep::data {

@@ -6,8 +6,8 @@
 #include <map>
 
 #include "common/error.h"
-#include "runtime/data/joined_packs.h"
 #include "runtime/data/loader.h"
+#include "runtime/data/loader_options.h"
 #include "staging/pack/formats/megatron_writer.h"
 #include "tests/integration/data/loader_fixture.h"
 

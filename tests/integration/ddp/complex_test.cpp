@@ -2,8 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "runtime/ddp/hooks/compress.h"
-#include "runtime/ddp/hooks/power_sgd.h"
+#include "runtime/ddp/hooks/compression.h"
 #include "runtime/ddp/reducer.h"
 #include "tests/integration/ddp/models.h"
 

@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "runtime/ddp/hooks/compress.h"
+#include "runtime/ddp/hooks/compression.h"
 #include "tests/integration/ddp/models.h"
 #include "tests/integration/device_for_tests.h"
 #include "tests/integration/mpi_world.h"

@@ -5,8 +5,7 @@
 #include <limits>
 
 #include "common/error.h"
-#include "runtime/ddp/hooks/compress.h"
-#include "runtime/ddp/hooks/power_sgd.h"
+#include "runtime/ddp/hooks/compression.h"
 #include "runtime/ddp/reducer.h"
 #include "tests/integration/ddp/models.h"
 

@@ -230,7 +230,7 @@ TEST(Lateness, NamesTheRankThatWasWaitedFor) {
     }
     loss.backward();
     const auto& share = ddp.reducer().observer().share();
-    named = world().rank() != late && share.waited_for == late && share.wait_ns > 5'000'000;
+    named = world().rank() != late && share.late_rank == late && share.wait_ns > 5'000'000;
     if (named) {
       EXPECT_LT(share.transfer_ns, 20'000'000U);
     }

@@ -24,7 +24,7 @@
 #include <vector>
 
 #include "runtime/ddp/distributed_data_parallel.h"
-#include "runtime/profile/timed_batches.h"
+#include "runtime/profile/step_timer.h"
 
 namespace {
 

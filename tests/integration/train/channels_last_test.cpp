@@ -1,8 +1,7 @@
 // A model in channels_last trains under DistributedDataParallel as the same model in the usual format.
-#include "runtime/train/channels_last.h"
-
 #include <gtest/gtest.h>
 
+#include "runtime/train/settings.h"
 #include "tests/integration/ddp/models.h"
 
 namespace lockstep::testing {

@@ -7,7 +7,7 @@
 #include <functional>
 #include <memory>
 
-#include "runtime/ddp/hooks/power_sgd.h"
+#include "runtime/ddp/hooks/compression.h"
 #include "runtime/train/gradient_noise_scale.h"
 #include "tests/integration/train/checkpoint_world.h"
 

@@ -369,17 +369,17 @@ TEST(Checkpointer, ADamagedCheckpointDoesNotPushOutAGoodOne) {
 
 TEST(Checkpointer, AnObjectThatCannotBeSavedIsAnErrorOnAllRanks) {
   const SharedFolder folder;
-  bool full = true;
+  struct Queue {
+    bool full = true;
+    void save(torch::serialize::OutputArchive& /*archive*/) const {
+      if (full) fail("the queue is full");
+    }
+    void load(torch::serialize::InputArchive& /*archive*/) {}
+  } queue;
   Checkpointer checkpointer(world(), folder / "run");
-  checkpointer.add(
-      "queue",
-      [&full] {
-        if (full) fail("the queue is full");
-        return std::string("empty");
-      },
-      [](const std::string&) {});
+  checkpointer.add("queue", queue);
   EXPECT_THAT(error_of([&] { checkpointer.save(1); }), HasSubstr("the queue is full"));
-  full = false;
+  queue.full = false;
   checkpointer.save(1);
   checkpointer.wait();
   EXPECT_EQ(checkpointer.load_latest(), 1);

@@ -1,12 +1,11 @@
 // A signal that one rank receives stops all ranks after the same step.
-#include "runtime/train/checkpoint/stop_signal.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <csignal>
 
 #include "runtime/comm/control/activity.h"
+#include "runtime/train/checkpoint/checkpointer.h"
 #include "tests/integration/ddp/models.h"
 
 namespace lockstep::testing {

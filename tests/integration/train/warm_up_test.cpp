@@ -5,7 +5,6 @@
 #include <limits>
 
 #include "runtime/train/debug.h"
-#include "runtime/train/memory_warm_up.h"
 #include "tests/integration/ddp/models.h"
 
 namespace lockstep::testing {

@@ -17,10 +17,12 @@
 #include <string>
 #include <vector>
 
-#include "runtime/data/plan/plan.h"
-#include "runtime/data/plan/plan_state.h"
+#include "runtime/data/plan/options.h"
 
 namespace lockstep::data {
+
+class Plan;
+struct PlanState;
 
 /// One of the data sets: consecutive samples of the source, after those of the parts before it.
 struct MixturePart {

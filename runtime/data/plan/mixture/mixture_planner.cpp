@@ -1,5 +1,3 @@
-#include "runtime/data/plan/mixture/mixture_planner.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,7 +8,9 @@
 
 #include "common/error.h"
 #include "runtime/data/plan/mixture/dataset_stream.h"
+#include "runtime/data/plan/mixture/mixture.h"
 #include "runtime/data/plan/order/random.h"
+#include "runtime/data/plan/planner.h"
 #include "runtime/data/plan/steps/step_packer.h"
 
 namespace lockstep::data {
@@ -57,14 +57,16 @@ struct MixturePlanner::Drawn {
 };
 
 MixturePlanner::MixturePlanner(const LengthSource& source, const PlanOptions& options, Mixture mixture)
-    : BlockwisePlanner(source, options), mixture_(std::move(mixture)), drawn_(std::make_unique<Drawn>()) {
-  check_mixture(mixture_, source.size());
+    : BlockwisePlanner(source, options),
+      mixture_(std::make_unique<const Mixture>(std::move(mixture))),
+      drawn_(std::make_unique<Drawn>()) {
+  check_mixture(*mixture_, source.size());
   if (source.size() >= kMaxSamples) {
     fail("a mixture can have at most {} samples, not {}", kMaxSamples - 1, source.size());
   }
   options_.epoch = 0;
-  state_.order = order_name(mixture_, options_);
-  const std::vector<std::uint64_t> none(mixture_.parts.size(), 0);
+  state_.order = order_name(*mixture_, options_);
+  const std::vector<std::uint64_t> none(mixture_->parts.size(), 0);
   state_.position.mixture = {.drawn = none, .piece = none, .tokens = none};
 }
 
@@ -73,7 +75,7 @@ MixturePlanner::MixturePlanner(const LengthSource& source, const PlanOptions& op
     : MixturePlanner(source, options, std::move(mixture)) {
   expect_same_order(state, "mixture, seed and too_long (where it is not refuse also the cap)");
   const auto& position = state.position.mixture;
-  const std::size_t parts = mixture_.parts.size();
+  const std::size_t parts = mixture_->parts.size();
   if (!position || position->drawn.size() != parts || position->piece.size() != parts ||
       position->tokens.size() != parts) {
     fail("cannot resume: the state does not have the positions of the mixture's {} data sets", parts);
@@ -81,7 +83,7 @@ MixturePlanner::MixturePlanner(const LengthSource& source, const PlanOptions& op
   for (std::size_t part = 0; part < parts; ++part) {
     if (position->piece[part] > 0 && position->drawn[part] == 0) {
       fail("cannot resume: the state has drawn a piece of a sample of '{}', but no sample of it",
-           mixture_.parts[part].name);
+           mixture_->parts[part].name);
     }
   }
   for (const SampleId id : position->waiting) {
@@ -97,15 +99,15 @@ MixturePlanner::~MixturePlanner() = default;
 
 // Discards what is drawn. Draws again from state_, with the weights of the range of its next step.
 void MixturePlanner::begin_range() {
-  const std::size_t range = mixture_.range_of(state_.steps);
+  const std::size_t range = mixture_->range_of(state_.steps);
   MixturePosition& position = *state_.position.mixture;
-  if (state_.steps == mixture_.ranges[range].first_step) {
+  if (state_.steps == mixture_->ranges[range].first_step) {
     std::fill(position.tokens.begin(), position.tokens.end(), 0);
   }
-  drawn_->shares = mixture_.ranges[range].weights;
+  drawn_->shares = mixture_->ranges[range].weights;
   const double sum = std::accumulate(drawn_->shares.begin(), drawn_->shares.end(), 0.0);
   for (double& share : drawn_->shares) share /= sum;
-  options_.longest = mixture_.ranges[range].longest;
+  options_.longest = mixture_->ranges[range].longest;
   drawn_->tokens = position.tokens;
   drawn_->all_tokens = std::accumulate(drawn_->tokens.begin(), drawn_->tokens.end(), std::uint64_t{0});
   drawn_->cursors = cursors_at(position);
@@ -116,7 +118,8 @@ void MixturePlanner::begin_range() {
 
 std::size_t MixturePlanner::part_of(SampleId id) const {
   std::size_t part = 0;
-  for (std::size_t end = mixture_.parts[0].samples; sample_of(id) >= end; end += mixture_.parts[part].samples)
+  for (std::size_t end = mixture_->parts[0].samples; sample_of(id) >= end;
+       end += mixture_->parts[part].samples)
     ++part;
   return part;
 }
@@ -134,7 +137,8 @@ void MixturePlanner::add_waiting() {
     source_.read(sample_of(id), {&sample.length, 1});
     // This range may cut off the piece, or skip the sample.
     if (piece_of(id) * options_.cap >= length_in_range(sample.length, options_)) continue;
-    const std::uint32_t length = length_of(sample.id, sample.length, piece_of(id), mixture_.parts[part].name);
+    const std::uint32_t length =
+        length_of(sample.id, sample.length, piece_of(id), mixture_->parts[part].name);
     if (length == 0) continue;
     drawn_->pool.push_back({static_cast<std::uint32_t>(drawn_->pool.size()), length});
     drawn_->items.push_back({id, static_cast<std::uint32_t>(part), 0, length});
@@ -145,8 +149,8 @@ void MixturePlanner::add_waiting() {
 std::vector<MixturePlanner::PartCursor> MixturePlanner::cursors_at(const MixturePosition& position) const {
   std::vector<PartCursor> cursors;
   std::size_t begin = 0;
-  for (std::size_t part = 0; part < mixture_.parts.size(); ++part) {
-    const std::size_t samples = mixture_.parts[part].samples;
+  for (std::size_t part = 0; part < mixture_->parts.size(); ++part) {
+    const std::size_t samples = mixture_->parts[part].samples;
     const std::uint64_t piece = position.piece[part];
     const std::uint64_t complete = position.drawn[part] - (piece > 0 ? 1 : 0);
     DatasetStream stream(source_, begin, samples, options_.order, Random(options_.seed, part, 0).next(),
@@ -194,7 +198,7 @@ void MixturePlanner::draw_one() {
   if (cursor.next_piece == 0) cursor.sample = cursor.stream.next();
   const std::uint64_t piece = cursor.next_piece;
   const std::uint32_t length =
-      length_of(cursor.sample.id, cursor.sample.length, piece, mixture_.parts[part].name);
+      length_of(cursor.sample.id, cursor.sample.length, piece, mixture_->parts[part].name);
   cursor.next_piece = options_.too_long == TooLong::split && has_piece(piece + 1) ? piece + 1 : 0;
   drawn_->pool.push_back({static_cast<std::uint32_t>(drawn_->pool.size()), length});
   drawn_->items.push_back(
@@ -209,7 +213,7 @@ void MixturePlanner::draw(std::size_t count) {
   for (std::size_t i = 0; i < count || skipped > 0; ++i) {
     draw_one();
     skipped = drawn_->pool.back().length == 0 ? skipped + 1 : 0;
-    const MixturePart& part = mixture_.parts[drawn_->items.back().part];
+    const MixturePart& part = mixture_->parts[drawn_->items.back().part];
     // The only sample that fits may be the first of one epoch and the last of the next.
     if (skipped >= 2 * part.samples) {
       fail("every sample of '{}' is longer than the cap of {}", part.name, options_.cap);
@@ -229,13 +233,13 @@ void MixturePlanner::advance(std::size_t end) {
 }
 
 bool MixturePlanner::next_block(PlannedBlock& block) {
-  const bool more = state_.steps < mixture_.steps;
+  const bool more = state_.steps < mixture_->steps;
   if (more) begin_range();
   block.plan = Plan(options_, source_.size(), state_.data);
   block.start = state_;
   block.after.clear();
   if (!more) return false;
-  const std::uint64_t end = mixture_.end_of(mixture_.range_of(state_.steps));
+  const std::uint64_t end = mixture_->end_of(mixture_->range_of(state_.steps));
   std::size_t place = 0;
   std::vector<std::size_t> ahead;
   std::vector<std::uint64_t>& waiting = state_.position.mixture->waiting;

@@ -7,8 +7,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "runtime/data/plan/order/length_source.h"
 #include "runtime/data/plan/order/order.h"
+#include "runtime/data/plan/planner.h"
 #include "runtime/data/plan/steps/item.h"
 
 namespace lockstep::data {

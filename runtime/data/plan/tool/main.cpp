@@ -15,7 +15,6 @@
 #include "runtime/data/lengths.h"
 #include "runtime/data/plan/mixture/mixture.h"
 #include "runtime/data/plan/mixture/mixture_file.h"
-#include "runtime/data/plan/mixture/mixture_planner.h"
 #include "runtime/data/plan/planner.h"
 #include "runtime/data/plan/suggest.h"
 #include "runtime/data/plan/tool/plan_file.h"

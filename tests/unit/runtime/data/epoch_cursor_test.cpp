@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "common/leaf/cpu_list.h"
-#include "runtime/data/plan/epoch_planner.h"
+#include "runtime/data/plan/planner.h"
 
 namespace lockstep::data {
 namespace {

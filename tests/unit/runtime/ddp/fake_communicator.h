@@ -11,7 +11,7 @@ namespace lockstep::testing {
 
 class FakeCommunicator : public comm::Communicator {
  public:
-  explicit FakeCommunicator(comm::Place place) : Communicator(std::move(place)) {}
+  explicit FakeCommunicator(comm::RankInfo place) : Communicator(std::move(place)) {}
   std::string_view name() const override { return "fake"; }
   comm::WorkHandle all_reduce(comm::Buffer /*buffer*/, std::string_view label,
                               comm::ReduceOptions /*options*/) override {

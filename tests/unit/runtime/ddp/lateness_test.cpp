@@ -21,50 +21,50 @@ TEST(LastRank, IsTheOneWithTheShortestDuration) {
   std::vector<ReductionTimes> reductions{{.asked_ns = 1000, .ended_ns = 1500},
                                          {.asked_ns = 0, .ended_ns = 1900}};
   // This is rank 0; the times above are of its clock.
-  const std::vector<DurationRange> durations{{.shortest_ns = 120, .last_rank = 1, .longest_ns = 500},
-                                             {.shortest_ns = 100, .last_rank = 0, .longest_ns = 1000}};
-  place_last_rank(reductions, durations, 50);
-  EXPECT_EQ(reductions[0].last_rank, 1);
+  const std::vector<DurationRange> durations{{.shortest_ns = 120, .late_rank = 1, .longest_ns = 500},
+                                             {.shortest_ns = 100, .late_rank = 0, .longest_ns = 1000}};
+  place_late_rank(reductions, durations, 50);
+  EXPECT_EQ(reductions[0].late_rank, 1);
   EXPECT_EQ(reductions[0].all_asked_ns, 1380U) << "120 before the end";
-  EXPECT_EQ(reductions[1].last_rank, 0);
+  EXPECT_EQ(reductions[1].late_rank, 0);
 }
 
 TEST(LastRank, IsUnknownBelowTheLatency) {
   std::vector<ReductionTimes> reductions{{.asked_ns = 1000, .ended_ns = 1500}};
-  const std::vector<DurationRange> durations{{.shortest_ns = 460, .last_rank = 1, .longest_ns = 500}};
-  place_last_rank(reductions, durations, 50);
-  EXPECT_EQ(reductions[0].last_rank, -1);
+  const std::vector<DurationRange> durations{{.shortest_ns = 460, .late_rank = 1, .longest_ns = 500}};
+  place_late_rank(reductions, durations, 50);
+  EXPECT_EQ(reductions[0].late_rank, -1);
 }
 
 TEST(CommShare, CountsWaitingAfterBackwardOnly) {
   // Asked at 100 in a backward that ends at 300; the last rank asks at 450; done at 500.
   const std::vector<ReductionTimes> reductions{
-      {.asked_ns = 100, .began_ns = 450, .all_asked_ns = 450, .ended_ns = 500, .last_rank = 2}};
+      {.asked_ns = 100, .began_ns = 450, .all_asked_ns = 450, .ended_ns = 500, .late_rank = 2}};
   const CommShare share = share_of(reductions, 300, 0);
   EXPECT_EQ(share.wait_ns, 150U);
   EXPECT_EQ(share.transfer_ns, 50U);
-  EXPECT_EQ(share.waited_for, 2);
+  EXPECT_EQ(share.late_rank, 2);
 }
 
 TEST(CommShare, CountsOverlappingReductionsOnce) {
   const std::vector<ReductionTimes> reductions{
-      {.asked_ns = 100, .began_ns = 400, .all_asked_ns = 400, .ended_ns = 450, .last_rank = 1},
-      {.asked_ns = 110, .began_ns = 420, .all_asked_ns = 410, .ended_ns = 480, .last_rank = 3}};
+      {.asked_ns = 100, .began_ns = 400, .all_asked_ns = 400, .ended_ns = 450, .late_rank = 1},
+      {.asked_ns = 110, .began_ns = 420, .all_asked_ns = 410, .ended_ns = 480, .late_rank = 3}};
   const CommShare share = share_of(reductions, 100, 0);
   EXPECT_EQ(share.wait_ns, 310U);
   EXPECT_EQ(share.transfer_ns, 80U);
-  EXPECT_EQ(share.waited_for, 1) << "both waits last 300; the first one counts";
+  EXPECT_EQ(share.late_rank, 1) << "both waits last 300; the first one counts";
 }
 
 TEST(CommShare, DoesNotWaitForItself) {
   const std::vector<ReductionTimes> reductions{
-      {.asked_ns = 400, .began_ns = 400, .all_asked_ns = 400, .ended_ns = 450, .last_rank = 1}};
+      {.asked_ns = 400, .began_ns = 400, .all_asked_ns = 400, .ended_ns = 450, .late_rank = 1}};
   const CommShare share = share_of(reductions, 300, 1);
   EXPECT_EQ(share.wait_ns, 0U);
-  EXPECT_EQ(share.waited_for, -1);
+  EXPECT_EQ(share.late_rank, -1);
 }
 
-const comm::Place kOneOfTwoNodes = {.size = 2, .nodes = 2, .node_name = "here"};
+const comm::RankInfo kOneOfTwoNodes = {.size = 2, .nodes = 2, .node_name = "here"};
 constexpr std::uint64_t kSecond = 1'000'000'000;
 
 TEST(Lateness, ComesWithTheNextStepBetweenNodes) {
@@ -73,12 +73,12 @@ TEST(Lateness, ComesWithTheNextStepBetweenNodes) {
   EXPECT_THAT(lateness.to_compare(), ElementsAre());
   EXPECT_FALSE(lateness.end_step({{.asked_ns = kSecond, .ended_ns = 2 * kSecond}}, kSecond, {}));
   EXPECT_THAT(lateness.to_compare(), ElementsAre(kSecond));
-  const std::vector<DurationRange> compared{{.shortest_ns = 7, .last_rank = 1, .longest_ns = kSecond}};
+  const std::vector<DurationRange> compared{{.shortest_ns = 7, .late_rank = 1, .longest_ns = kSecond}};
   const auto known =
       lateness.end_step({{.asked_ns = 5 * kSecond, .ended_ns = 6 * kSecond}}, 5 * kSecond, compared);
   ASSERT_TRUE(known);
-  EXPECT_EQ(known->reductions[0].last_rank, 1);
-  EXPECT_EQ(known->share.waited_for, 1);
+  EXPECT_EQ(known->reductions[0].late_rank, 1);
+  EXPECT_EQ(known->share.late_rank, 1);
   EXPECT_EQ(known->share.wait_ns, kSecond - 7);
   EXPECT_EQ(known->share.transfer_ns, 7U);
 }
@@ -89,7 +89,7 @@ TEST(Lateness, IsKnownAtOnceIfTheCommunicatorKnowsTheLastRank) {
   for (int step = 0; step < 2; ++step) {
     EXPECT_THAT(lateness.to_compare(), ElementsAre());
     const auto known = lateness.end_step(
-        {{.asked_ns = 10, .began_ns = 30, .all_asked_ns = 30, .ended_ns = 40, .last_rank = 1}}, 20, {});
+        {{.asked_ns = 10, .began_ns = 30, .all_asked_ns = 30, .ended_ns = 40, .late_rank = 1}}, 20, {});
     ASSERT_TRUE(known);
     EXPECT_EQ(known->share.wait_ns, 10U);
   }

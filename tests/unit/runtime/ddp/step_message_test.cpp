@@ -52,11 +52,11 @@ TEST(StepMessage, SumsCountsAndComparesDurations) {
   EXPECT_FALSE(summary.fingerprints_differ);
   ASSERT_EQ(summary.durations.size(), 3U);
   EXPECT_EQ(summary.durations[0].shortest_ns, 60U);
-  EXPECT_EQ(summary.durations[0].last_rank, 1);
+  EXPECT_EQ(summary.durations[0].late_rank, 1);
   EXPECT_EQ(summary.durations[0].longest_ns, 100U);
-  EXPECT_EQ(summary.durations[1].last_rank, 0) << "of equal ones the first";
+  EXPECT_EQ(summary.durations[1].late_rank, 0) << "of equal ones the first";
   EXPECT_EQ(summary.durations[2].shortest_ns, 9U);
-  EXPECT_EQ(summary.durations[2].last_rank, 0);
+  EXPECT_EQ(summary.durations[2].late_rank, 0);
   EXPECT_EQ(summary.durations[2].longest_ns, 2'000'000'000U);
 }
 

@@ -13,7 +13,6 @@
 #include "common/clock.h"
 #include "common/files.h"
 #include "exporters/record/reader.h"
-#include "runtime/profile/timed_batches.h"
 #include "tests/unit/exporters/temporary_folder.h"
 
 namespace lockstep::profile {

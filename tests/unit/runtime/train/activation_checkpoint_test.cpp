@@ -6,7 +6,7 @@
 #include <malloc.h>
 
 #include "common/error.h"
-#include "runtime/train/autocast.h"
+#include "runtime/train/grad_scaler.h"
 #include "runtime/train/operation_observer.h"
 
 namespace lockstep {

@@ -3,9 +3,9 @@
 #include <gtest/gtest.h>
 
 #include "common/error.h"
-#include "runtime/train/autocast.h"
-#include "runtime/train/channels_last.h"
 #include "runtime/train/debug.h"
+#include "runtime/train/grad_scaler.h"
+#include "runtime/train/settings.h"
 
 namespace lockstep {
 namespace {

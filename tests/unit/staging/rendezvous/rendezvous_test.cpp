@@ -331,7 +331,7 @@ TEST(Rendezvous, ANodeThatConnectsAgainAndSaysSoReplacesItsFirstConnection) {
   std::future<Verdict> first = node(srun, hello(0, 2), {true, ""});
   const auto lost = silent_node(srun, hello(1, 2));
   Hello again = hello(1, 2);
-  again.again = true;
+  again.replaces_process = true;
   EXPECT_TRUE(Rendezvous(srun.address(), again, kIgnore).agree({true, ""}).good);
   EXPECT_TRUE(first.get().good);
 }

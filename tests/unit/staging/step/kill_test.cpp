@@ -53,7 +53,7 @@ class StageStepKilled : public staging_test::StageStep {
       try {
         stage_step(call);
       } catch (const std::exception& error) {
-        say_to_job(error.what());
+        print_for_job(error.what());
         ::_exit(1);
       }
     });

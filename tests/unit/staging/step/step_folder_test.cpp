@@ -106,7 +106,7 @@ TEST_F(JobsFolder, AnExpandedFolderIsFilledInPlace) {
   const std::string source = (store_ / "src").string();
   StepFolder folder(store_, 5);
   folder.point_at(SourceLinks::of(source));
-  folder.open_up(SourceLinks::of(source), {"index.lockstep", "s.tar"});
+  folder.expand_folder_link(SourceLinks::of(source), {"index.lockstep", "s.tar"});
   const UniqueFd task = open_file(data("src"), O_RDONLY | O_DIRECTORY);
   folder.replace_file(source, "s.tar", store_ / "objects/a/files/s.tar");
   folder.add({folder_result(source)});

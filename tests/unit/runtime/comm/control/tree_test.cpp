@@ -44,7 +44,7 @@ class Ranks {
   }
 
  private:
-  Place place(int rank) const {
+  RankInfo place(int rank) const {
     return {.rank = rank,
             .size = size_,
             .local_rank = rank % each_,

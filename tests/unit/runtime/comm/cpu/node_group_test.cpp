@@ -174,8 +174,8 @@ TEST_F(TwoRanks, NamesTheRankThatAskedLast) {
   first_.advance(true);
   second_.advance(true);
   first_.advance(true);
-  EXPECT_EQ(one->operation->times().last_rank, 0);
-  EXPECT_EQ(two->operation->times().last_rank, 0);
+  EXPECT_EQ(one->operation->times().late_rank, 0);
+  EXPECT_EQ(two->operation->times().late_rank, 0);
   EXPECT_EQ(one->operation->times().all_asked_ns, two->operation->times().asked_ns);
 }
 

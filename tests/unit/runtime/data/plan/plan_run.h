@@ -8,7 +8,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "runtime/data/plan/blockwise_planner.h"
+#include "runtime/data/plan/planner.h"
 #include "tests/unit/runtime/data/plan/plan_rules.h"
 
 namespace lockstep::data {

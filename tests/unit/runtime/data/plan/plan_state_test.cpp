@@ -1,12 +1,10 @@
-#include "runtime/data/plan/plan_state.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
 
 #include "common/error.h"
-#include "runtime/data/plan/epoch_planner.h"
+#include "runtime/data/plan/planner.h"
 #include "runtime/data/plan/tool/plan_stats.h"
 #include "tests/unit/runtime/data/plan/length_lists.h"
 #include "tests/unit/runtime/data/plan/plan_run.h"

@@ -2,7 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "runtime/data/plan/epoch_planner.h"
+#include "runtime/data/plan/planner.h"
 #include "runtime/data/plan/tool/plan_stats.h"
 #include "tests/unit/runtime/data/plan/length_lists.h"
 #include "tests/unit/runtime/data/plan/oracle/plan_check.h"

@@ -64,7 +64,7 @@ TEST(EarlierCheckpoints, NumbersThatCannotBeReadAreRefused) {
   EXPECT_EQ(value, 7);
 }
 
-// What an object read.
+// Keeps everything that it reads.
 struct Archive {
   void load(torch::serialize::InputArchive& archive) {
     for (const auto& key : archive.keys()) archive.read(key, values[key]);

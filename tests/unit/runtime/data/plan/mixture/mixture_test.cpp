@@ -10,7 +10,7 @@
 #include <set>
 
 #include "common/error.h"
-#include "runtime/data/plan/mixture/mixture_planner.h"
+#include "runtime/data/plan/planner.h"
 #include "runtime/data/plan/tool/plan_stats.h"
 #include "tests/unit/runtime/data/plan/mixture/mixture_world.h"
 #include "tests/unit/runtime/data/plan/oracle/plan_check.h"

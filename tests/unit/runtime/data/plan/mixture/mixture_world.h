@@ -6,8 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "runtime/data/plan/mixture/mixture_planner.h"
+#include "runtime/data/plan/mixture/mixture.h"
 #include "runtime/data/plan/order/random.h"
+#include "runtime/data/plan/planner.h"
 #include "tests/unit/runtime/data/plan/length_lists.h"
 #include "tests/unit/runtime/data/plan/order/samples_of_block.h"
 #include "tests/unit/runtime/data/plan/plan_run.h"

@@ -6,7 +6,7 @@
 #include <atomic>
 
 #include "common/error.h"
-#include "runtime/data/plan/epoch_planner.h"
+#include "runtime/data/plan/planner.h"
 #include "tests/unit/runtime/data/plan/length_lists.h"
 #include "tests/unit/runtime/data/plan/order/samples_of_block.h"
 

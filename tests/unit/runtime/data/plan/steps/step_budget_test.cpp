@@ -9,7 +9,7 @@
 #include <random>
 #include <set>
 
-#include "runtime/data/plan/epoch_planner.h"
+#include "runtime/data/plan/planner.h"
 #include "runtime/data/plan/step_sizes.h"
 #include "runtime/data/plan/steps/step_packer.h"
 #include "tests/unit/runtime/data/plan/length_lists.h"
