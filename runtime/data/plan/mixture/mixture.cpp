@@ -7,6 +7,7 @@
 #include <iterator>
 
 #include "common/error.h"
+#include "runtime/data/plan/planner.h"
 
 namespace lockstep::data {
 

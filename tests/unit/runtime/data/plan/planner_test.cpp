@@ -7,6 +7,7 @@
 #include <set>
 
 #include "common/error.h"
+#include "runtime/data/plan/order/order.h"
 #include "runtime/data/plan/tool/plan_stats.h"
 #include "tests/unit/runtime/data/plan/length_lists.h"
 #include "tests/unit/runtime/data/plan/oracle/plan_check.h"

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "runtime/data/plan/planner.h"
+
 namespace lockstep::data {
 namespace {
 

@@ -9,6 +9,7 @@
 #include <random>
 #include <set>
 
+#include "runtime/data/plan/order/block_reader.h"
 #include "runtime/data/plan/planner.h"
 #include "runtime/data/plan/step_sizes.h"
 #include "runtime/data/plan/steps/step_packer.h"
