@@ -394,7 +394,7 @@ TEST(Checkpointer, RefusesToSaveWhileTheModuleHasTheAverages) {
   checkpointer.add("average", average);
   {
     const auto averaged = average.swap();
-    EXPECT_THAT(error_of([&] { checkpointer.save(1); }), HasSubstr("end the swap() scope before save()"));
+    EXPECT_THAT(error_of([&] { checkpointer.save(1); }), HasSubstr("end the swap() scope"));
   }
   checkpointer.save(1);
   checkpointer.wait();
