@@ -224,8 +224,22 @@ void StepTimer::write_device_steps(bool wait) {
 
 void StepTimer::use_device_clock(std::unique_ptr<DeviceClock> clock) {
   if (device_ || !writer_) return;
+  sampler_->set_gpus(clock->device_identity(), granted_gpus().count);
   device_ = std::make_unique<DevicePhases>(std::move(clock));
   writer_->set_on_device();
+}
+
+void StepTimer::use_cpu() {
+  if (device_) return;
+  const GrantedGpus granted = granted_gpus();
+  if (granted.count == 0) return;
+  if (sampler_) sampler_->set_gpus("", granted.count);
+  if (identity_.rank != 0 || std::exchange(warned_of_gpus_, true)) return;
+  fmt::print(
+      stderr,
+      "lockstep: {} has a model on the CPU although the job has {} here ({}): move it to a GPU, with a LibTorch for CUDA, or ask Slurm for none\n",
+      rank_name(identity_.rank, identity_.node),
+      granted.count == 1 ? "a GPU" : fmt::format("{} GPUs", granted.count), granted.variable);
 }
 
 void StepTimer::add_scalar(std::string name, double value) {

@@ -22,6 +22,7 @@
 #include "common/process.h"
 #include "plugin/doctor/configuration.h"
 #include "plugin/doctor/files.h"
+#include "plugin/doctor/gpus.h"
 #include "plugin/doctor/libraries.h"
 #include "plugin/doctor/monitoring.h"
 #include "plugin/doctor/slurm.h"
@@ -49,6 +50,29 @@ class DoctorFiles : public testing::Test {
   }
 
   std::filesystem::path folder_;
+};
+
+// The findings on simulated GPUs, as "LEVEL ID WHAT".
+class Gpus : public DoctorFiles {
+ protected:
+  ~Gpus() override { ::unsetenv("SIMULATED_NVML"); }
+
+  std::vector<std::string> findings(const std::string& values, const std::string& device = "/nowhere") const {
+    ::setenv("SIMULATED_NVML", write("nvml", values).c_str(), 1);
+    Report report;
+    report.versions["LibTorch"] = "2.8.0";
+    report.versions["NCCL"] = "2.27";
+    check_gpus(report, device);
+    std::vector<std::string> texts;
+    for (const Finding& one : report.findings()) {
+      const char* const level = one.level == Level::ok      ? "ok"
+                                : one.level == Level::error ? "error"
+                                                            : "warning";
+      texts.push_back(fmt::format("{} {} {}", level, one.id, one.what));
+      EXPECT_EQ(one.level == Level::ok, one.remedy.empty()) << one.id;
+    }
+    return texts;
+  }
 };
 
 using Exporter = DoctorFiles;
@@ -141,6 +165,50 @@ TEST_F(Versions, OfNcclComeFromItsNameOrItsContent) {
   const std::string content("ELF\0Mismatched NCCL version detected\0NCCL version 2.20.5+cuda12.4\n\0", 70);
   EXPECT_EQ(nccl_version(write("libnccl.so.2", content)), "2.20.5");
   EXPECT_EQ(nccl_version(write("other/libnccl.so.2", "no number")), "");
+}
+
+TEST_F(Gpus, InOrderHaveNoFindingButOk) {
+  EXPECT_THAT(findings("gpus 2"),
+              testing::ElementsAre(
+                  "ok gpu 2 GPUs (simulated device, up to 1980 MHz), driver 550.54.15 for CUDA up to 12.4",
+                  "ok persistence persistence mode is on", "ok mig MIG mode is off",
+                  "ok clocks clocks are not lowered", "ok ecc no uncorrected errors of memory"));
+}
+
+TEST_F(Gpus, WithFaultsAreNamedByNumber) {
+  EXPECT_THAT(
+      findings("persistence 0 1.mig 1 2.throttle_reasons 0x40 3.ecc_uncorrected 1 4.ecc_uncorrected 2"),
+      testing::ElementsAre(
+          HasSubstr("8 GPUs"), "warning persistence GPU 0, 1, 2, 3, 4, 5, 6, 7 are without persistence mode",
+          "warning mig GPU 1 is in MIG mode", "warning clocks GPU 2 is slowed by heat or by the power supply",
+          "error ecc GPU 3, 4 are with errors of memory that ECC could not correct"));
+}
+
+// A GPU that is told to keep to its power limit, and a game card that tells nothing, are not faults.
+TEST_F(Gpus, ThatTellLittleHaveNoFindingButOk) {
+  EXPECT_THAT(findings("throttle_reasons 0x4 persistence none mig none ecc_uncorrected none"),
+              testing::Each(testing::StartsWith("ok ")));
+}
+
+TEST_F(Gpus, ThatTheNodeDoesNotHaveAreOneLine) {
+  EXPECT_THAT(findings("gpus 0"), testing::ElementsAre("ok gpu this node has no NVIDIA GPU"));
+  EXPECT_THAT(findings("init 9"), testing::ElementsAre("ok gpu this node has no NVIDIA GPU"));
+}
+
+TEST_F(Gpus, WhoseDriverDoesNotWorkAreNamed) {
+  EXPECT_THAT(findings("init 18"),
+              testing::ElementsAre(HasSubstr("error gpu libnvidia-ml.so.1 does not start: Driver/library")));
+  EXPECT_THAT(findings("init 9", "/dev/null"),
+              testing::ElementsAre(HasSubstr("warning gpu the node has NVIDIA's driver")));
+}
+
+TEST_F(Gpus, WithALibTorchForCpusAreNamed) {
+  ::setenv("SIMULATED_NVML", write("nvml", "gpus 1").c_str(), 1);
+  Report report;
+  report.versions["LibTorch"] = "1.13";
+  check_gpus(report);
+  EXPECT_EQ(report.findings().back().id, "nccl");
+  EXPECT_EQ(report.findings().back().level, Level::warning);
 }
 
 TEST_F(Exporter, IsNotMissedByAUserWhoMayNotOpenTheRecords) {
