@@ -134,7 +134,7 @@ struct Resources {
   std::uint64_t launch_ns = 0;             ///< of computing phases in which a device waited for the host
   std::uint64_t on_device = 0;             ///< 1: the phases are those of a device
   double cpu_limit = 0;                    ///< CPUs of its cgroup; 0: not limited
-  Gpu gpu;
+  Gpu gpu{};
 };
 
 /// Totals since the start of the rank. Times in nanoseconds.

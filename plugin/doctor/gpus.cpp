@@ -25,7 +25,7 @@ struct Check {
 };
 
 constexpr std::array kChecks = {
-    Check{"persistence", Level::warning,
+    Check{"gpu-persistence", Level::warning,
           [](const nvml::State& gpu) { return !gpu.persistence.value_or(true); }, "without persistence mode",
           "The driver starts the GPU again for each job, which takes seconds and resets its settings.",
           "nvidia-smi -pm 1, or the service nvidia-persistenced", "persistence mode is on"},
@@ -33,11 +33,11 @@ constexpr std::array kChecks = {
         "mig", Level::warning, [](const nvml::State& gpu) { return gpu.mig.value_or(false); }, "in MIG mode",
         "NCCL does not connect parts of a GPU, so each rank trains alone, and their figures are not recorded.",
         "nvidia-smi -mig 0 for jobs on several GPUs", "MIG mode is off"},
-    Check{"clocks", Level::warning, [](const nvml::State& gpu) { return gpu.slowed(); },
+    Check{"gpu-clocks", Level::warning, [](const nvml::State& gpu) { return gpu.slowed(); },
           "slowed by heat or by the power supply", "All ranks of a job wait for the slowest GPU.",
           "nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER; check cooling and power",
           "clocks are not lowered"},
-    Check{"ecc", Level::error, [](const nvml::State& gpu) { return gpu.ecc_uncorrected.value_or(0) > 0; },
+    Check{"gpu-ecc", Level::error, [](const nvml::State& gpu) { return gpu.ecc_uncorrected.value_or(0) > 0; },
           "with errors of memory that ECC could not correct",
           "A job on it may end with an Xid, or compute wrong numbers.",
           "nvidia-smi -q -d ECC; drain the node and reset or replace the GPU",

@@ -9,8 +9,8 @@
 
 namespace lockstep::doctor {
 
-/// "gpu": the node has GPUs, and the driver's library works. Then "persistence", "mig", "clocks" and "ecc" of each GPU,
-/// and "nccl": LibTorch, if an earlier check found one, has NCCL. `device` is there on a node with NVIDIA's driver.
+/// "gpu": the node has GPUs, and the driver's library works. Then "gpu-persistence", "gpu-mig", "gpu-clocks" and
+/// "gpu-ecc", and "nccl": LibTorch, if an earlier check found one, has NCCL. `device` is there on a node with NVIDIA's driver.
 void check_gpus(Report& report, const std::filesystem::path& device = "/dev/nvidiactl");
 
 }  // namespace lockstep::doctor

@@ -171,17 +171,18 @@ TEST_F(Gpus, InOrderHaveNoFindingButOk) {
   EXPECT_THAT(findings("gpus 2"),
               testing::ElementsAre(
                   "ok gpu 2 GPUs (simulated device, up to 1980 MHz), driver 550.54.15 for CUDA up to 12.4",
-                  "ok persistence persistence mode is on", "ok mig MIG mode is off",
-                  "ok clocks clocks are not lowered", "ok ecc no uncorrected errors of memory"));
+                  "ok gpu-persistence persistence mode is on", "ok gpu-mig MIG mode is off",
+                  "ok gpu-clocks clocks are not lowered", "ok gpu-ecc no uncorrected errors of memory"));
 }
 
 TEST_F(Gpus, WithFaultsAreNamedByNumber) {
   EXPECT_THAT(
       findings("persistence 0 1.mig 1 2.throttle_reasons 0x40 3.ecc_uncorrected 1 4.ecc_uncorrected 2"),
-      testing::ElementsAre(
-          HasSubstr("8 GPUs"), "warning persistence GPU 0, 1, 2, 3, 4, 5, 6, 7 are without persistence mode",
-          "warning mig GPU 1 is in MIG mode", "warning clocks GPU 2 is slowed by heat or by the power supply",
-          "error ecc GPU 3, 4 are with errors of memory that ECC could not correct"));
+      testing::ElementsAre(HasSubstr("8 GPUs"),
+                           "warning gpu-persistence GPU 0, 1, 2, 3, 4, 5, 6, 7 are without persistence mode",
+                           "warning gpu-mig GPU 1 is in MIG mode",
+                           "warning gpu-clocks GPU 2 is slowed by heat or by the power supply",
+                           "error gpu-ecc GPU 3, 4 are with errors of memory that ECC could not correct"));
 }
 
 // A GPU that is told to keep to its power limit, and a game card that tells nothing, are not faults.
