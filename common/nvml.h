@@ -14,7 +14,7 @@
 
 namespace lockstep::nvml {
 
-/// A GPU now. What this GPU or its driver does not tell is nullopt.
+/// A GPU now. nullopt: this GPU or its driver does not tell it.
 struct State {
   std::optional<Memory> memory{};  ///< none in MIG mode, where jobs share it
   std::optional<unsigned> busy_percent{};

@@ -60,10 +60,10 @@ void advise_on_unused(const Run& run, std::vector<Advice>& advice) {
   std::uint64_t used = 0;
   std::string where;
   for (const auto& [name, node] : nodes) {
-    const std::uint64_t here = std::min(node.granted, node.gpus.size() + node.without_uuid);
+    const std::uint64_t in_use = std::min(node.granted, node.gpus.size() + node.without_uuid);
     granted += node.granted;
-    used += here;
-    if (here < node.granted && where.empty()) where = name;
+    used += in_use;
+    if (in_use < node.granted && where.empty()) where = name;
   }
   // The ranks whose records are missing may use them.
   const bool complete = run.ranks.size() == static_cast<std::size_t>(run.ranks.front().identity.size);

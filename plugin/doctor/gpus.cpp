@@ -13,7 +13,7 @@
 namespace lockstep::doctor {
 namespace {
 
-// What is wrong with some GPUs; "" if nothing is. Each check names all GPUs that it concerns in one finding.
+// One finding names all GPUs that fail a check.
 struct Check {
   const char* id;
   Level level;

@@ -42,9 +42,9 @@ int tell(Device device, const std::string& name, unsigned long long fallback, Va
   const auto of_all = value_of(name, fallback);
   const std::string own = std::to_string(index_of(device)) + "." + name;
   // A number for this GPU alone, or "none" for it, goes first.
-  const auto told = of_all ? value_of(own, *of_all) : value_of(own, ~0ULL);
-  if (!told || *told == ~0ULL) return kNotSupported;
-  *value = static_cast<Value>(*told);
+  const auto known = of_all ? value_of(own, *of_all) : value_of(own, ~0ULL);
+  if (!known || *known == ~0ULL) return kNotSupported;
+  *value = static_cast<Value>(*known);
   return kSuccess;
 }
 

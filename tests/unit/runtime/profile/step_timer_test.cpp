@@ -196,19 +196,17 @@ TEST_F(StepTimerTest, TheGoodputCanBeTheJobsComment) {
   write_file_atomically(folder_ / "scontrol",
                         "#!/bin/sh\nprintf '%s\\n' \"$@\" > \"$0.called\"\nexit $EXIT\n");
   std::filesystem::permissions(folder_ / "scontrol", std::filesystem::perms::owner_all);
-  const std::string path = ::getenv("PATH");
-  ::setenv("PATH", (folder_.path().string() + ":" + path).c_str(), 1);
+  ::setenv("PATH", (folder_.path().string() + ":/usr/bin:/bin").c_str(), 1);
   ::setenv("SLURM_JOB_ID", "77", 1);
   identity_.rank = 0;
   const auto error_with = [&](const char* setting, const char* exit) {
     ::setenv("LOCKSTEP_JOB_COMMENT", setting, 1);
     ::setenv("EXIT", exit, 1);
     ::testing::internal::CaptureStderr();
-    {
-      StepTimer timer(identity_);
-      timer.begin_step();
-      timer.end_step({.tokens = 1234});
-    }
+    StepTimer timer(identity_);
+    timer.begin_step();
+    timer.end_step({.tokens = 1234});
+    timer.finish();
     return ::testing::internal::GetCapturedStderr();
   };
   error_with("off", "0");
@@ -220,7 +218,6 @@ TEST_F(StepTimerTest, TheGoodputCanBeTheJobsComment) {
       error_with("on", "3"),
       ::testing::HasSubstr("cannot set the comment of job 77 (LOCKSTEP_JOB_COMMENT): scontrol ended with 3"));
   for (const char* name : {"LOCKSTEP_JOB_COMMENT", "SLURM_JOB_ID", "EXIT"}) ::unsetenv(name);
-  ::setenv("PATH", path.c_str(), 1);
 }
 
 // A rank that is killed leaves a sample, though none of its code runs at its end.
