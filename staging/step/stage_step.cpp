@@ -72,7 +72,7 @@ class Step {
 
  private:
   bool together() const { return call_.hello.nodes > 1; }
-  bool to_source() const { return call_.on_error == "source"; }
+  bool to_source() const { return call_.on_error == OnError::source; }
   void meet();
   void say_first(const std::string& why);
   [[noreturn]] void end_failed();
@@ -156,7 +156,7 @@ PutOptions Step::options() {
   PutOptions options;
   options.cache_dir = call_.cache;
   options.file_system = &system_;
-  options.verify = parse_verify(call_.verify);
+  options.verify = call_.verify;
   options.limits.quota = call_.quota;
   options.limits.total = call_.total;
   options.limits.keep = std::chrono::seconds(call_.keep);
@@ -312,7 +312,7 @@ Verdict Step::prepare() {
 }
 
 void Step::join_peers() {
-  if (!rendezvous_ || call_.cooperate != "on") return;
+  if (!rendezvous_ || !call_.cooperate) return;
   peers_ = std::make_unique<PeerGroup>(*rendezvous_, exchange_of(call_), call_.hello.node);
 }
 
@@ -406,41 +406,59 @@ void Step::run() {
   peers_.reset();
 }
 
+// What a child process of the step does. If it gets stuck in a system call, the next one does less.
+enum class Attempt {
+  stage,
+  use_source,  // the names lead to the source
+  report,      // the other nodes learn the reason
+};
+
+// What is left to try after an attempt that got stuck, if anything.
+std::optional<Attempt> next_after(Attempt attempt, bool disk_is_stuck, OnError on_error) {
+  if (attempt == Attempt::stage) return disk_is_stuck ? Attempt::report : Attempt::use_source;
+  if (attempt == Attempt::use_source && on_error == OnError::source) return Attempt::report;
+  return std::nullopt;
+}
+
 // Runs the step in a child process, and returns there. If the child is stuck in a system call, or is killed while the
-// step runs, a second child reports that and, if it can, makes the names lead to the source.
+// step runs, another child reports that and, if it can, makes the names lead to the source.
 void stage_in_child(StepCall call, Background* background) {
   SuperviseOptions options;
   if (call.hello.nodes > 1) options.call_timeout = call_timeout(call);  // a single node delays no other
   options.disk_folders = {call.cache, call.shared};
   options.disk_name = fmt::format("the local disk of {} ({})", call.hello.node, call.cache);
   const auto finish = [&](int code) { background != nullptr ? background->end(code) : ::_exit(code); };
-  for (bool first = true;; first = false) {
-    const bool step_had_started = background != nullptr && background->released();
+  const auto step_started = [&] { return background != nullptr && background->released(); };
+  for (std::optional<Attempt> attempt = Attempt::stage;;) {
+    const bool goes_on = step_started();
     const std::optional<ChildEnd> end = run_supervised(options);
     if (!end) {
       if (background != nullptr) background->end_with_step();
       Step step(call, background);
-      step_had_started ? step.go_on_from_source(call.problem) : step.run();
+      if (goes_on) {
+        step.go_on_from_source(call.problem);
+      } else {
+        step.run();
+      }
       if (background != nullptr) ::_exit(0);  // the calling process has already ended
       return;
     }
-    const bool step_started = background != nullptr && background->released();
     std::string why = end->stuck;
     if (!why.empty()) {
       end_child(end->pid);
-    } else if (first && step_started && end->signal() > 0 && background->step_runs()) {
+    } else if (attempt == Attempt::stage && step_started() && end->signal() > 0 && background->step_runs()) {
       why = fmt::format("staging was ended by signal {}", end->signal());
     } else {
       finish(end->code);
     }
-    const bool source_is_left = first && !end->disk;
-    if (step_started && !source_is_left) {
+    attempt = next_after(*attempt, end->disk, call.on_error);
+    if (step_started() && attempt != Attempt::use_source) {
       say_to_job(fmt::format("{}: {}", call.hello.node, why));
       StepProgress(call.record, call.hello).failed();
       finish(0);
     }
-    if (!first && call.on_error == "fail") finish(1);
-    if (!source_is_left) call.on_error = "fail";
+    if (!attempt) finish(1);
+    if (attempt == Attempt::report) call.on_error = OnError::fail;
     call.problem = why;
     call.hello.again = true;
   }
@@ -453,7 +471,7 @@ void stage_step(const StepCall& call) {
   ::signal(SIGPIPE, SIG_IGN);
   if (!call.cpus.empty()) bind_this_thread(parse_cpu_list(call.cpus));
   Background* const background =
-      call.mode == "background" ? &Background::start(UniqueFd(call.watch_fd)) : nullptr;
+      call.mode == StepMode::background ? &Background::start(UniqueFd(call.watch_fd)) : nullptr;
   if (background == nullptr && call.hello.nodes == 1) return Step(call, nullptr).run();
   stage_in_child(call, background);
 }

@@ -10,14 +10,23 @@
 
 #include "common/file_system.h"
 #include "staging/rendezvous/rendezvous_outcome.h"
+#include "staging/transfer/put_options.h"
 
 namespace lockstep::transfer {
+
+/// Whether the step waits until its data is staged, or reads from the source meanwhile.
+enum class StepMode : std::uint8_t { block, background };
+/// If staging fails, the step ends, or it reads from the source.
+enum class OnError : std::uint8_t { fail, source };
 
 struct StepCall {
   Hello hello;
   std::vector<std::string> sources;
-  std::string cache, verify = "quick", record, problem;
-  std::string mode = "block", on_error = "fail", cooperate = "on";
+  std::string cache, record, problem;
+  Verify verify = Verify::quick;
+  StepMode mode = StepMode::block;
+  OnError on_error = OnError::fail;
+  bool cooperate = true;
   std::uint64_t quota = 0, total = 0, bandwidth = 0;  // bytes, bytes a second; 0: no limit
   int keep = 600;                                     // seconds
   std::uint32_t restart = 0;                          // how often the job was queued again

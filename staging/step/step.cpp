@@ -3,8 +3,12 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <map>
 #include <memory>
 #include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "common/environment.h"
 #include "common/error.h"
@@ -15,6 +19,17 @@
 
 namespace lockstep::transfer {
 namespace {
+
+// An option whose value is one of a few words. `value` must live as long as `verb`.
+template <typename Value>
+void add_choice(CLI::App& verb, const std::string& name, Value& value, std::map<std::string, Value> words,
+                const std::string& text) {
+  std::vector<std::string> choices;
+  for (const auto& [word, meaning] : words) choices.push_back(word);
+  verb.add_option_function<std::string>(
+          name, [&value, words = std::move(words)](const std::string& word) { value = words.at(word); }, text)
+      ->check(CLI::IsMember(choices));
+}
 
 void run_rendezvous(int wait_seconds) {
   // Ctrl-C in a terminal reaches this process too, but srun decides what happens to the step.
@@ -39,7 +54,8 @@ void add_step_verbs(Tool& tool) {
   CLI::App& step = tool.verb("step", "For the Slurm plugin: stage a step's sources on this node", [call] {
     if (call->hello.node_id >= call->hello.nodes)
       fail_usage("--node-id ({}) must be below --nodes ({})", call->hello.node_id, call->hello.nodes);
-    if (call->mode == "background" && call->watch_fd < 0) fail_usage("--mode background needs --watch-fd");
+    if (call->mode == StepMode::background && call->watch_fd < 0)
+      fail_usage("--mode background needs --watch-fd");
     stage_step(*call);
   });
   step.add_option("source", call->sources, "Absolute paths of packs, shards, patterns");
@@ -52,13 +68,17 @@ void add_step_verbs(Tool& tool) {
   step.add_option("--nodes", call->hello.nodes, "How many nodes the step has")->check(CLI::PositiveNumber);
   step.add_option("--node-list", call->hello.node_list, "Names of the step's nodes, in Slurm's brackets");
   step.add_option("--component", call->hello.component, "Which component of a heterogeneous step this is");
-  step.add_option("--verify", call->verify, "quick, full or off");
+  add_choice<Verify>(step, "--verify", call->verify,
+                     {{"quick", Verify::quick}, {"full", Verify::full}, {"off", Verify::off}},
+                     "How a copy in the cache is checked before it is used");
   step.add_option("--record", call->record, "Folder of the step's records");
   step.add_option("--problem", call->problem, "Why this node cannot stage: reported to the other nodes");
-  step.add_option("--mode", call->mode, "block: wait until staged; background: links first, copies later")
-      ->check(CLI::IsMember({"block", "background"}));
-  step.add_option("--on-error", call->on_error, "fail: end the step; source: read from the source")
-      ->check(CLI::IsMember({"fail", "source"}));
+  add_choice<StepMode>(step, "--mode", call->mode,
+                       {{"block", StepMode::block}, {"background", StepMode::background}},
+                       "block: wait until staged; background: links first, copies later");
+  add_choice<OnError>(step, "--on-error", call->on_error,
+                      {{"fail", OnError::fail}, {"source", OnError::source}},
+                      "fail: end the step; source: read from the source");
   step.add_option("--quota", call->quota, "Bytes that the user may have in the store; 0: any");
   step.add_option("--total", call->total, "Bytes that all users may have on this node; 0: any");
   step.add_option("--keep", call->keep, "Seconds that an object stays after its last use")
@@ -71,8 +91,8 @@ void add_step_verbs(Tool& tool) {
       "Seconds after which a call to the source that does not return fails this node; 0: automatic");
   step.add_option("--watch-fd", call->watch_fd, "Pipe: background staging ends when its other end is closed");
   step.add_option("--cpus", call->cpus, "CPUs to run on, as 0-3,8");
-  step.add_option("--cooperate", call->cooperate, "on: read the source once for all nodes of the step")
-      ->check(CLI::IsMember({"on", "off"}));
+  add_choice<bool>(step, "--cooperate", call->cooperate, {{"on", true}, {"off", false}},
+                   "on: read the source once for all nodes of the step");
   step.add_option("--ports", call->ports, "Ports to exchange chunks on, as LOW-HIGH");
 
   const auto wait = std::make_shared<int>(60);

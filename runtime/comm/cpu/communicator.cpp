@@ -260,7 +260,8 @@ bool CpuCommunicator::advance(bool waiting) {
   if (inter_node_) {
     const std::scoped_lock lock(queue_mutex_);
     for (auto& task : queued_) group_.add(std::move(task));
-    if (!queued_.empty()) idle_.store(false, std::memory_order_relaxed);  // together with the queue: has_work()
+    if (!queued_.empty())
+      idle_.store(false, std::memory_order_relaxed);  // together with the queue: has_work()
     queued_.clear();
   }
   const bool moved = group_.advance(waiting);

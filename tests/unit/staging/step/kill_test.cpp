@@ -35,7 +35,7 @@ class StageStepKilled : public staging_test::StageStep {
   }
 
   /// Stages in a separate process, as the plugin's helper does. Returns the exit code, or 128 + SIGKILL.
-  int stage(const std::string& mode, const std::string& on_error, FileSystem& system) const {
+  int stage(StepMode mode, OnError on_error, FileSystem& system) const {
     StepCall call;
     call.hello.job = 7;
     call.hello.step = "0";
@@ -64,9 +64,9 @@ class StageStepKilled : public staging_test::StageStep {
     }
     return code;
   }
-  int stage(const std::string& mode) const {
+  int stage(StepMode mode) const {
     WatchedFileSystem good([](int, const FileCall&) { return 0; });
-    return stage(mode, "fail", good);
+    return stage(mode, OnError::fail, good);
   }
 
   /// Expects that every name in the job's folder can be read and has the content of the source.
@@ -112,7 +112,7 @@ class StageStepKilled : public staging_test::StageStep {
     }
   }
 
-  void expect_survives_kills(const std::string& mode);
+  void expect_survives_kills(StepMode mode);
 
   fs::path pack_;
   std::vector<std::string> sources_;
@@ -120,7 +120,7 @@ class StageStepKilled : public staging_test::StageStep {
   staging_test::Tasks tasks_;
 };
 
-void StageStepKilled::expect_survives_kills(const std::string& mode) {
+void StageStepKilled::expect_survives_kills(StepMode mode) {
   int call = 1;
   int background = 0;  // kills while the step ran
   for (; call < kMaxCalls; ++call) {
@@ -133,11 +133,11 @@ void StageStepKilled::expect_survives_kills(const std::string& mode) {
       ::raise(SIGKILL);
       return 0;
     });
-    const int code = stage(mode, "fail", killer);
+    const int code = stage(mode, OnError::fail, killer);
     const bool killed = fs::exists(folder_ / "reached");
     expect_readable();
-    if (mode == "background" && code == 0) expect_all_names();
-    ASSERT_EQ(stage("block"), 0) << said();
+    if (mode == StepMode::background && code == 0) expect_all_names();
+    ASSERT_EQ(stage(StepMode::block), 0) << said();
     expect_readable();
     expect_done();
     if (HasFailure()) break;
@@ -145,24 +145,24 @@ void StageStepKilled::expect_survives_kills(const std::string& mode) {
       EXPECT_EQ(code, 0);
       break;
     }
-    if (mode == "block") {
+    if (mode == StepMode::block) {
       ASSERT_EQ(code, 128 + SIGKILL);
     }
-    background += mode == "background" && code == 0 ? 1 : 0;
+    background += mode == StepMode::background && code == 0 ? 1 : 0;
   }
   EXPECT_GT(call, 150) << "the calls do not go through FileSystem";
   EXPECT_LT(call, kMaxCalls);
-  if (mode == "background") {
+  if (mode == StepMode::background) {
     EXPECT_GT(background, 100);
   }
 }
 
 TEST_F(StageStepKilled, KilledAtAnyCallTheJobReadsNoPartialFileAndTheNextStepWorks) {
-  expect_survives_kills("block");
+  expect_survives_kills(StepMode::block);
 }
 
 TEST_F(StageStepKilled, KilledAtAnyCallInTheBackgroundNoLinkDanglesAndTheNextStepWorks) {
-  expect_survives_kills("background");
+  expect_survives_kills(StepMode::background);
 }
 
 TEST_F(StageStepKilled, FailedAtAnyCallTheJobReadsFromTheSourceOrIsToldWhy) {
@@ -177,14 +177,14 @@ TEST_F(StageStepKilled, FailedAtAnyCallTheJobReadsFromTheSourceOrIsToldWhy) {
       if (now == call) write("reached", "");
       return now == call ? ENOSPC : 0;
     });
-    const int code = stage(call % 2 == 0 ? "background" : "block", "source", full);
+    const int code = stage(call % 2 == 0 ? StepMode::background : StepMode::block, OnError::source, full);
     if (!fs::exists(folder_ / "reached")) break;
     expect_readable();
     const bool why = said().find("No space left on device") != std::string::npos;
     EXPECT_TRUE(code == 0 || why) << said();
     if (code == 0) expect_all_names();
     told += why ? 1 : 0;
-    ASSERT_EQ(stage("block"), 0) << said();
+    ASSERT_EQ(stage(StepMode::block), 0) << said();
     expect_done();
     if (HasFailure()) break;
   }

@@ -112,8 +112,9 @@ class Srun {
     int ends[2];
     if (::socketpair(AF_UNIX, SOCK_STREAM, 0, ends) != 0) fail_errno("socketpair");
     transfer::SecureConnection server(UniqueFd(ends[0]), "first", kKey);
-    std::thread client(
-        [end = ends[1]] { transfer::SecureConnection(UniqueFd(end), "first", kKey).connect("n", kTlsTimeout); });
+    std::thread client([end = ends[1]] {
+      transfer::SecureConnection(UniqueFd(end), "first", kKey).connect("n", kTlsTimeout);
+    });
     server.accept(kTlsTimeout);
     client.join();
   }

@@ -229,7 +229,7 @@ class StepHang : public staging_test::StageStep {
   static constexpr int kStuck = 1;
 
   /// Calls `before` in each node's process. The second node's calls go through `system_`.
-  void start_all(const fs::path& pack, const std::string& mode, const std::string& on_error,
+  void start_all(const fs::path& pack, StepMode mode, OnError on_error,
                  const std::function<void(int node)>& before = {}) {
     for (int node = 0; node < kNodes; ++node) {
       fs::create_directories(at(fmt::format("cache{}", node)));
@@ -291,7 +291,7 @@ class StepHang : public staging_test::StageStep {
   staging_test::Tasks tasks_;
   std::vector<pid_t> nodes_;
   FileSystem* system_ = nullptr;
-  std::string cooperate_ = "on";
+  bool cooperate_ = true;
 };
 
 TEST_F(StepHang, NodeWhoseReadHangsReadsFromTheSourceAndTheOthersGoOn) {
@@ -299,7 +299,7 @@ TEST_F(StepHang, NodeWhoseReadHangsReadsFromTheSourceAndTheOthersGoOn) {
   ReadHangs hangs(pack);
   system_ = &hangs;
   Srun srun;
-  start_all(pack, "block", "source");
+  start_all(pack, StepMode::block, OnError::source);
   EXPECT_THAT(finish(), testing::Each(0));
   EXPECT_THAT(srun.end(), IsEmpty());
   expect_others_have(pack);
@@ -310,7 +310,7 @@ TEST_F(StepHang, NodeWhoseProcessCannotBeKilledReadsFromTheSourceToo) {
   if (::geteuid() != 0) GTEST_SKIP() << "needs root to be another user";
   const fs::path pack = make_big_pack("p");
   fs::permissions(folder_, fs::perms(0755));
-  cooperate_ = "off";
+  cooperate_ = false;
   constexpr uid_t kUser = 1000;
   SourceReads hangs(pack, [](const SourceRead& read) {
     if (read.n > 1 || ::setresuid(0, 0, 0) != 0) return;
@@ -318,7 +318,7 @@ TEST_F(StepHang, NodeWhoseProcessCannotBeKilledReadsFromTheSourceToo) {
   });
   system_ = &hangs;
   Srun srun;
-  start_all(pack, "block", "source", [&](int node) {
+  start_all(pack, StepMode::block, OnError::source, [&](int node) {
     if (node != kStuck) return;
     const fs::path cache = at(fmt::format("cache{}", node));
     if (::chown(cache.c_str(), kUser, kUser) != 0 || ::setresuid(kUser, kUser, 0) != 0)
@@ -336,7 +336,7 @@ TEST_F(StepHang, TheOthersGoOnInTheBackgroundToo) {
   ReadHangs hangs(pack);
   system_ = &hangs;
   Srun srun;
-  start_all(pack, "background", "fail");
+  start_all(pack, StepMode::background, OnError::fail);
   EXPECT_THAT(finish(), testing::Each(0));
   for (int node = 0; node < kNodes; ++node) ::wait(nullptr);  // the processes that go on in the background
   srun.end();
@@ -348,7 +348,7 @@ TEST_F(StepHang, TheNextNodeLooksAtTheSourceForAllIfTheFirstHasLeft) {
   const fs::path pack = make_big_pack("p");
   fs::create_directory(folder_ / "nothing");
   Srun srun;
-  start_all(pack, "block", "source", [&](int node) {
+  start_all(pack, StepMode::block, OnError::source, [&](int node) {
     if (node != 0) return;
     see_instead(pack, folder_ / "nothing");
   });
@@ -366,7 +366,7 @@ TEST_F(StepHang, IfAFailureEndsTheStepTheLineNamesTheNodeWhoseReadHangs) {
   ReadHangs hangs(pack);
   system_ = &hangs;
   Srun srun;
-  start_all(pack, "block", "fail");
+  start_all(pack, StepMode::block, OnError::fail);
   EXPECT_THAT(finish(), testing::Each(1));
   EXPECT_THAT(srun.end(),
               AllOf(testing::StartsWith("n2: no answer from " + pack.string()), HasSubstr(" for 2.00 s: ")));
@@ -376,10 +376,10 @@ TEST_F(StepHang, IfADiskHangsTheLineSaysSoAndTheHelperEnds) {
   const fs::path pack = make_big_pack("p");
   WriteHangs hangs;
   system_ = &hangs;
-  for (const char* on_error : {"fail", "source"}) {
-    SCOPED_TRACE(on_error);
+  for (const OnError on_error : {OnError::fail, OnError::source}) {
+    SCOPED_TRACE(on_error == OnError::fail);
     Srun srun;
-    start_all(pack, "block", on_error);
+    start_all(pack, StepMode::block, on_error);
     EXPECT_THAT(finish(), testing::Each(1));
     EXPECT_THAT(srun.end(), testing::StartsWith(fmt::format(
                                 "n2: no answer from the local disk of n2 ({}) for 2.00 s: ", at("cache1"))));
@@ -392,7 +392,7 @@ TEST_F(StepHang, IfADiskHangsInTheBackgroundTheOthersGoOn) {
   WriteHangs hangs;
   system_ = &hangs;
   Srun srun;
-  start_all(pack, "background", "fail");
+  start_all(pack, StepMode::background, OnError::fail);
   EXPECT_THAT(finish(), testing::Each(0));
   for (int node = 0; node < kNodes; ++node) ::wait(nullptr);  // the processes that go on in the background
   srun.end();
@@ -409,9 +409,9 @@ TEST_F(StepHang, AHangingNodeReleasesTheLockOfTheJobsFolder) {
   write("plain/b", std::string(ChunkPlan::kChunkBytes + 1000, 'b'));
   HangsWhileItLinks hangs(folder_ / "plain");
   system_ = &hangs;
-  cooperate_ = "off";
+  cooperate_ = false;
   Srun srun;
-  start_all(folder_ / "plain", "background", "fail");
+  start_all(folder_ / "plain", StepMode::background, OnError::fail);
   EXPECT_THAT(finish(), testing::Each(0));
   for (int node = 0; node < kNodes; ++node) {
     int status = 0;
