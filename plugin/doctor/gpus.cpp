@@ -26,19 +26,20 @@ struct Check {
 
 constexpr std::array kChecks = {
     Check{"gpu-persistence", Level::warning,
-          [](const nvml::State& gpu) { return !gpu.persistence.value_or(true); }, "without persistence mode",
+          [](const nvml::State& gpu) { return !gpu.persistence.value_or(true); }, "persistence mode is off",
           "The driver starts the GPU again for each job, which takes seconds and resets its settings.",
           "nvidia-smi -pm 1, or the service nvidia-persistenced", "persistence mode is on"},
     Check{
-        "mig", Level::warning, [](const nvml::State& gpu) { return gpu.mig.value_or(false); }, "in MIG mode",
+        "gpu-mig", Level::warning, [](const nvml::State& gpu) { return gpu.mig.value_or(false); },
+        "MIG mode is on",
         "NCCL does not connect parts of a GPU, so each rank trains alone, and their figures are not recorded.",
         "nvidia-smi -mig 0 for jobs on several GPUs", "MIG mode is off"},
     Check{"gpu-clocks", Level::warning, [](const nvml::State& gpu) { return gpu.slowed(); },
-          "slowed by heat or by the power supply", "All ranks of a job wait for the slowest GPU.",
+          "heat or the power supply lower the clocks", "All ranks of a job wait for the slowest GPU.",
           "nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER; check cooling and power",
           "clocks are not lowered"},
     Check{"gpu-ecc", Level::error, [](const nvml::State& gpu) { return gpu.ecc_uncorrected.value_or(0) > 0; },
-          "with errors of memory that ECC could not correct",
+          "errors of memory that ECC could not correct",
           "A job on it may end with an Xid, or compute wrong numbers.",
           "nvidia-smi -q -d ECC; drain the node and reset or replace the GPU",
           "no uncorrected errors of memory"}};
@@ -74,8 +75,7 @@ void check_gpus(Report& report, const std::filesystem::path& device) {
       report.ok(check.id, check.passed);
       continue;
     }
-    const std::string what =
-        fmt::format("GPU {} {} {}", fmt::join(failed, ", "), failed.size() == 1 ? "is" : "are", check.what);
+    const std::string what = fmt::format("GPU {}: {}", fmt::join(failed, ", "), check.what);
     if (check.level == Level::error) {
       report.error(check.id, what, check.why, check.remedy);
     } else {

@@ -180,10 +180,10 @@ TEST_F(Gpus, WithFaultsAreNamedByNumber) {
   EXPECT_THAT(
       findings("persistence 0 1.mig 1 2.throttle_reasons 0x40 3.ecc_uncorrected 1 4.ecc_uncorrected 2"),
       testing::ElementsAre(HasSubstr("8 GPUs"),
-                           "warning gpu-persistence GPU 0, 1, 2, 3, 4, 5, 6, 7 are without persistence mode",
-                           "warning gpu-mig GPU 1 is in MIG mode",
-                           "warning gpu-clocks GPU 2 is slowed by heat or by the power supply",
-                           "error gpu-ecc GPU 3, 4 are with errors of memory that ECC could not correct"));
+                           "warning gpu-persistence GPU 0, 1, 2, 3, 4, 5, 6, 7: persistence mode is off",
+                           "warning gpu-mig GPU 1: MIG mode is on",
+                           "warning gpu-clocks GPU 2: heat or the power supply lower the clocks",
+                           "error gpu-ecc GPU 3, 4: errors of memory that ECC could not correct"));
 }
 
 // A GPU that is told to keep to its power limit, and a game card that tells nothing, are not faults.

@@ -212,7 +212,7 @@ TEST_F(StepTimerTest, TheGoodputCanBeTheJobsComment) {
   error_with("off", "0");
   EXPECT_FALSE(std::filesystem::exists(folder_ / "scontrol.called"));
   const std::string line = error_with("on", "0");
-  EXPECT_THAT(line, ::testing::EndsWith("; 1234 tokens\n"));
+  EXPECT_THAT(line, ::testing::EndsWith("; 1.23 k tokens\n"));
   EXPECT_EQ(read_text_file(folder_ / "scontrol.called"), "update\njob=77\ncomment=" + line.substr(10));
   EXPECT_THAT(
       error_with("on", "3"),
