@@ -62,6 +62,53 @@ std::string plain(std::string text) {
   return text;
 }
 
+struct GpuFamily {
+  const char* name;
+  MetricType type;
+  const char* help;
+  double unit;
+  std::uint64_t record::Gpu::*value;
+  std::uint64_t record::Gpu::*known;  // not 0
+};
+
+constexpr double kHertz = 1e6;
+constexpr double kMilli = 1e-3;
+using record::Gpu;
+constexpr std::array kGpuFamilies = {
+    GpuFamily{"lockstep_gpu_memory_bytes", MetricType::Gauge,
+              "Memory of the rank's GPU in use, by all processes.", 1, &Gpu::memory_bytes,
+              &Gpu::memory_total_bytes},
+    GpuFamily{"lockstep_gpu_memory_peak_bytes", MetricType::Gauge,
+              "Maximum of lockstep_gpu_memory_bytes over the samples.", 1, &Gpu::memory_peak_bytes,
+              &Gpu::memory_total_bytes},
+    GpuFamily{"lockstep_gpu_memory_total_bytes", MetricType::Gauge, "Memory of the rank's GPU.", 1,
+              &Gpu::memory_total_bytes, &Gpu::memory_total_bytes},
+    GpuFamily{"lockstep_gpu_measured_seconds_total", MetricType::Counter,
+              "Time since the first step in which the rank's GPU was sampled.", kNs, &Gpu::measured_ns,
+              &Gpu::measured_ns},
+    GpuFamily{"lockstep_gpu_busy_seconds_total", MetricType::Counter,
+              "Part of it in which a kernel ran on the GPU.", kNs, &Gpu::busy_ns, &Gpu::measured_ns},
+    GpuFamily{"lockstep_gpu_slowed_seconds_total", MetricType::Counter,
+              "Part of it with lower clocks because of heat or of the power supply.", kNs, &Gpu::slowed_ns,
+              &Gpu::measured_ns},
+    GpuFamily{"lockstep_gpu_power_capped_seconds_total", MetricType::Counter,
+              "Part of it with lower clocks because of the power limit.", kNs, &Gpu::capped_ns,
+              &Gpu::measured_ns},
+    GpuFamily{"lockstep_gpu_sm_clock_hertz", MetricType::Gauge, "Clock of the GPU's multiprocessors.", kHertz,
+              &Gpu::sm_mhz, &Gpu::sm_mhz},
+    GpuFamily{"lockstep_gpu_memory_clock_hertz", MetricType::Gauge, "Clock of the GPU's memory.", kHertz,
+              &Gpu::memory_mhz, &Gpu::memory_mhz},
+    GpuFamily{"lockstep_gpu_power_watts", MetricType::Gauge, "Power that the GPU draws.", kMilli,
+              &Gpu::power_mw, &Gpu::power_mw},
+    GpuFamily{"lockstep_gpu_energy_joules_total", MetricType::Counter,
+              "Energy of the GPU since the rank uses it.", kMilli, &Gpu::energy_mj, &Gpu::energy_mj},
+    GpuFamily{"lockstep_gpu_ecc_corrected_errors", MetricType::Gauge,
+              "Errors of the GPU's memory that were corrected since the driver was loaded.", 1,
+              &Gpu::ecc_corrected, &Gpu::sm_mhz},
+    GpuFamily{"lockstep_gpu_ecc_uncorrected_errors", MetricType::Gauge,
+              "Errors of the GPU's memory that could not be corrected since the driver was loaded.", 1,
+              &Gpu::ecc_uncorrected, &Gpu::sm_mhz}};
+
 struct Rank {
   const record::Snapshot* snapshot;
   Labels labels;
@@ -128,6 +175,7 @@ class RankFamilies {
     counter("lockstep_read_bytes_total", "Bytes that the loader read from packed files.",
             &Counters::bytes_read);
     add_resources();
+    add_gpus();
     communication("lockstep_comm_transfer_seconds_total", "Communication, hidden behind computation or not.",
                   &Counters::comm_transfer_ns);
     communication("lockstep_comm_wait_seconds_total", "Waiting for a rank that joined a collective later.",
@@ -240,6 +288,27 @@ class RankFamilies {
            [](const Resources& used) { return static_cast<double>(used.involuntary_switches); });
   }
 
+  // Of ranks on a GPU that NVML shows. What the GPU does not tell is absent.
+  void add_gpus() {
+    const auto each_gpu = [&](const auto& work) {
+      each_rank([&](const Rank& rank) {
+        const auto& resources = rank.snapshot->resources;
+        if (resources && resources->gpu.sampled()) work(rank, resources->gpu);
+      });
+    };
+    stream_.family("lockstep_gpu_info", MetricType::Gauge, "The rank's GPU by its UUID.");
+    each_gpu([&](const Rank& rank, const record::Gpu& gpu) {
+      stream_.add(with(rank.labels, "uuid", record::uuid_text(gpu)), 1);
+    });
+    for (const GpuFamily& family : kGpuFamilies) {
+      stream_.family(family.name, family.type, family.help);
+      each_gpu([&](const Rank& rank, const record::Gpu& gpu) {
+        if (gpu.*family.known == 0) return;
+        stream_.add(rank.labels, family.unit * static_cast<double>(gpu.*family.value));
+      });
+    }
+  }
+
   void communication(const char* name, const char* help, std::uint64_t Counters::*field) {
     stream_.family(name, MetricType::Counter, help);
     each_rank([&](const Rank& rank) {
@@ -278,7 +347,7 @@ class RankFamilies {
 }  // namespace
 
 std::size_t series_per_rank() {
-  return kBounds + 3 + record::kPhases + 22;
+  return kBounds + 3 + record::kPhases + 22 + 1 + kGpuFamilies.size();
 }
 
 Labels labels_of(const std::string& job, const std::string& step, const std::string& node) {

@@ -101,6 +101,39 @@ struct Live {
   std::uint64_t phase_since_ns = 0;   ///< CLOCK_MONOTONIC
 };
 
+/// The GPU on which the rank computes, as NVML tells (docs/users/gpus.md). 0: not known.
+struct Gpu {
+  std::uint64_t granted = 0;  ///< GPUs of this node that the job may use
+  std::array<std::uint64_t, 2> uuid{};
+  std::uint64_t memory_bytes = 0;       ///< in use, by other processes too
+  std::uint64_t memory_peak_bytes = 0;  ///< the maximum of it in all samples
+  std::uint64_t memory_total_bytes = 0;
+  std::uint64_t busy_percent = 0;  ///< of the time before the sample: a kernel ran
+  std::uint64_t measured_ns = 0;   ///< since the first step ended; the next three are parts of it
+  std::uint64_t busy_ns = 0;
+  std::uint64_t slowed_ns = 0;  ///< lower clocks because of heat or of the power supply
+  std::uint64_t capped_ns = 0;  ///< lower clocks because of the power limit
+  std::uint64_t throttle_reasons =
+      0;  ///< all since the first step ended, as bits of nvmlClocksThrottleReasons
+  std::uint64_t sm_mhz = 0;
+  std::uint64_t sm_max_mhz = 0;
+  std::uint64_t memory_mhz = 0;
+  std::uint64_t power_mw = 0;
+  std::uint64_t energy_mj = 0;  ///< of the GPU since the rank uses it
+  std::uint64_t ecc_corrected = 0;
+  std::uint64_t ecc_uncorrected = 0;  ///< both since the driver was loaded
+
+  bool sampled() const { return uuid[0] != 0 || uuid[1] != 0; }
+  double busy() const { return share(busy_ns); }
+  double slowed() const { return share(slowed_ns); }
+  double capped() const { return share(capped_ns); }
+
+ private:
+  double share(std::uint64_t ns) const {
+    return measured_ns == 0 ? 0 : static_cast<double>(ns) / static_cast<double>(measured_ns);
+  }
+};
+
 /// What the rank's process uses and may use. Totals since the start of the process; times in nanoseconds.
 struct Resources {
   std::uint64_t sampled_ns = 0;      ///< CLOCK_MONOTONIC; 0: there is no sample
@@ -127,6 +160,7 @@ struct Resources {
   std::uint64_t launch_ns = 0;             ///< of computing phases in which a device waited for the host
   std::uint64_t on_device = 0;             ///< 1: the phases are those of a device
   double cpu_limit = 0;                    ///< CPUs of its cgroup; 0: not limited
+  Gpu gpu{};
 };
 
 /// Totals since the start of the rank. Times in nanoseconds.
@@ -177,7 +211,7 @@ struct File {
   alignas(4096) std::array<Step, kRingSteps> ring;
 };
 
-static_assert(sizeof(Header) == 200 && sizeof(Live) == 32 && sizeof(Resources) == 192 && sizeof(Step) == 128);
+static_assert(sizeof(Header) == 200 && sizeof(Live) == 32 && sizeof(Resources) == 344 && sizeof(Step) == 128);
 static_assert(offsetof(File, live) == 512 && offsetof(File, resources) == 1024 &&
               offsetof(File, counters) == 4096 && offsetof(File, ring) == 12288);
 static_assert(std::is_trivially_copyable_v<File>);

@@ -52,6 +52,9 @@ struct LoaderWork {
   std::uint64_t delay_ns = 0;  ///< ready to run, without a CPU
 };
 
+/// "GPU-" and five groups of hexadecimal digits, as nvidia-smi -L prints it.
+std::string uuid_text(const Gpu& gpu);
+
 /// A consistent view of one rank's record: all counters belong to the same step.
 struct Snapshot {
   Identity identity;

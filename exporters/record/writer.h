@@ -58,6 +58,9 @@ class Writer {  // NOLINT(clang-analyzer-optin.performance.Padding)
   void add_launch(std::uint64_t ns) noexcept { launch_ns_.fetch_add(ns, std::memory_order_relaxed); }
   void set_on_device() noexcept { on_device_.store(1, std::memory_order_relaxed); }
 
+  /// Whether a step has ended.
+  bool has_steps() const noexcept { return first_step_ns_.load(std::memory_order_relaxed) != 0; }
+
   /// Publishes what the process uses. Fills in the fields that the calls above and the steps have set.
   void set_resources(Resources resources) noexcept;
 

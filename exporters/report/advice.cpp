@@ -9,6 +9,7 @@
 
 #include "common/median.h"
 #include "common/units.h"
+#include "exporters/report/gpu_advice.h"
 #include "exporters/report/resource_advice.h"
 #include "exporters/report/straggler_advice.h"
 #include "exporters/report/stragglers.h"
@@ -262,6 +263,7 @@ std::vector<Advice> find_advice(const Run& run, const Stragglers& late) {
   add(host_to_device(facts), advice);
   add(skipped_steps(facts), advice);
   add(slower(facts), advice);
+  for (Advice& one : gpu_advice(run)) advice.push_back(std::move(one));
   for (Advice& one : resource_advice(run)) advice.push_back(std::move(one));
   add(no_tokens(facts), advice);
   return advice;

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <array>
-#include <string_view>
+#include <cctype>
+#include <span>
+#include <utility>
 #include <vector>
 
 #include "common/units.h"
@@ -22,21 +24,24 @@ double seconds(std::uint64_t ns) {
   return static_cast<double>(ns) * 1e-9;
 }
 
-constexpr std::array<const char*, 11> kUsed = {"cpus",  "user_s",   "system_s", "loader_s", "memory",  "peak",
-                                               "limit", "page_ins", "read",     "reads",    "switches"};
-constexpr std::array<const char*, kUsed.size()> kUsedTitles = {"CPUs used, mean",
-                                                               "processor time in the program",
-                                                               "in the kernel",
-                                                               "of the loader’s threads",
-                                                               "resident memory",
-                                                               "its peak",
-                                                               "limit of the cgroup or the node",
-                                                               "pages read from disk",
-                                                               "bytes of read calls",
-                                                               "read calls",
-                                                               "times that another thread got the CPU"};
+struct Column {
+  const char* name;
+  const char* title;
+};
 
-std::array<std::string, kUsed.size()> cells(const Snapshot& rank) {
+constexpr std::array<Column, 11> kUsed = {{{"cpus", "CPUs used, mean"},
+                                           {"user_s", "processor time in the program"},
+                                           {"system_s", "in the kernel"},
+                                           {"loader_s", "of the loader’s threads"},
+                                           {"memory", "resident memory"},
+                                           {"peak", "its peak"},
+                                           {"limit", "limit of the cgroup or the node"},
+                                           {"page_ins", "pages read from disk"},
+                                           {"read", "bytes of read calls"},
+                                           {"reads", "read calls"},
+                                           {"switches", "times that another thread got the CPU"}}};
+
+std::vector<std::string> cells(const Snapshot& rank) {
   const Resources& used = *rank.resources;
   return {fmt::format("{:.2f}", cpus_used(rank)),
           fmt::format("{:.1f}", seconds(used.user_ns)),
@@ -51,12 +56,117 @@ std::array<std::string, kUsed.size()> cells(const Snapshot& rank) {
           format_count(static_cast<double>(used.involuntary_switches))};
 }
 
-std::vector<const Snapshot*> sampled(const Run& run) {
-  std::vector<const Snapshot*> ranks;
-  for (const Snapshot& rank : run.ranks) {
-    if (rank.resources) ranks.push_back(&rank);
+constexpr std::array<Column, 9> kGpuUsed = {{{"busy", "time in which a kernel ran"},
+                                             {"peak", "peak of the memory in use"},
+                                             {"memory", "memory"},
+                                             {"sm_mhz", "clock of the multiprocessors"},
+                                             {"max_mhz", "its maximum"},
+                                             {"slowed", "time slowed by heat or by the power supply"},
+                                             {"capped", "time at the power limit"},
+                                             {"energy", "energy"},
+                                             {"ecc", "errors of memory that could not be corrected"}}};
+
+std::vector<std::string> gpu_cells(const Snapshot& rank) {
+  const record::Gpu& gpu = rank.resources->gpu;
+  const auto known = [](std::uint64_t value, std::string text) { return value == 0 ? "-" : std::move(text); };
+  const auto share = [&](double part) { return known(gpu.measured_ns, fmt::format("{:.0f}%", 100 * part)); };
+  return {share(gpu.busy()),
+          known(gpu.memory_total_bytes, format_bytes(gpu.memory_peak_bytes)),
+          known(gpu.memory_total_bytes, format_bytes(gpu.memory_total_bytes)),
+          known(gpu.sm_mhz, fmt::to_string(gpu.sm_mhz)),
+          known(gpu.sm_max_mhz, fmt::to_string(gpu.sm_max_mhz)),
+          share(gpu.slowed()),
+          share(gpu.capped()),
+          known(gpu.energy_mj, format_count(static_cast<double>(gpu.energy_mj) * 1e-3) + "J"),
+          fmt::to_string(gpu.ecc_uncorrected)};
+}
+
+// The ranks with a value, the largest first in texts.
+struct Table {
+  const char* title;
+  const char* largest;
+  std::span<const Column> columns;
+  std::uint64_t (*value)(const Snapshot& rank);  // 0: not in the table
+  std::vector<std::string> (*cells)(const Snapshot& rank);
+
+  std::vector<const Snapshot*> ranks(const Run& run) const {
+    std::vector<const Snapshot*> with_value;
+    for (const Snapshot& rank : run.ranks) {
+      if (rank.resources && value(rank) != 0) with_value.push_back(&rank);
+    }
+    return with_value;
   }
-  return ranks;
+};
+
+const std::array kTables = {
+    Table{"processes", "memory", kUsed,
+          [](const Snapshot& rank) { return std::max<std::uint64_t>(1, rank.resources->memory_peak_bytes); },
+          cells},
+    Table{"GPUs", "time slowed", kGpuUsed,
+          [](const Snapshot& rank) {
+            return rank.resources->gpu.sampled() ? 1 + rank.resources->gpu.slowed_ns : 0;
+          },
+          gpu_cells}};
+
+std::string text_of(const Table& table, const Run& run) {
+  std::vector<const Snapshot*> ranks = table.ranks(run);
+  if (ranks.empty()) return "";
+  std::stable_sort(ranks.begin(), ranks.end(),
+                   [&](const Snapshot* a, const Snapshot* b) { return table.value(*a) > table.value(*b); });
+  std::string text = fmt::format("\n{}:\n", table.title);
+  if (ranks.size() > kMaxProcessesShown) {
+    text =
+        fmt::format("\n{} (the {} with the largest {}):\n", table.title, kMaxProcessesShown, table.largest);
+    ranks.resize(kMaxProcessesShown);
+  }
+  std::size_t width = 4;
+  for (const Snapshot* rank : ranks) width = std::max(width, rank->identity.node.size());
+  text += fmt::format("{:>4}  {:<{}}", "rank", "node", width);
+  for (const Column& column : table.columns) text += fmt::format(" {:>9}", column.name);
+  text += "\n";
+  for (const Snapshot* rank : ranks) {
+    text += fmt::format("{:>4}  {:<{}}", rank->identity.rank, rank->identity.node, width);
+    for (const std::string& cell : table.cells(*rank)) text += fmt::format(" {:>9}", cell);
+    text += "\n";
+  }
+  return text;
+}
+
+std::string html_of(const Table& table, const Run& run) {
+  const std::vector<const Snapshot*> ranks = table.ranks(run);
+  if (ranks.empty()) return "";
+  std::string html =
+      fmt::format("\n<h2>{}{}</h2><div class=\"scroll\"><table><tr><th>rank</th><th class=\"name\">node</th>",
+                  static_cast<char>(std::toupper(table.title[0])), table.title + 1);
+  for (const Column& column : table.columns) html += fmt::format("<th>{}</th>", column.title);
+  html += "</tr>\n";
+  for (const Snapshot* rank : ranks) {
+    html += fmt::format("<tr><td>{}</td><td class=\"name\">{}</td>", rank->identity.rank,
+                        escape(rank->identity.node));
+    for (const std::string& cell : table.cells(*rank)) html += fmt::format("<td>{}</td>", cell);
+    html += "</tr>\n";
+  }
+  return html + "</table></div>";
+}
+
+nlohmann::json gpu_json(const record::Gpu& gpu) {
+  if (!gpu.sampled()) return nullptr;
+  return {{"uuid", record::uuid_text(gpu)},
+          {"memory_bytes", gpu.memory_bytes},
+          {"memory_peak_bytes", gpu.memory_peak_bytes},
+          {"memory_total_bytes", gpu.memory_total_bytes},
+          {"measured_seconds", seconds(gpu.measured_ns)},
+          {"busy_seconds", seconds(gpu.busy_ns)},
+          {"slowed_seconds", seconds(gpu.slowed_ns)},
+          {"power_capped_seconds", seconds(gpu.capped_ns)},
+          {"throttle_reasons", gpu.throttle_reasons},
+          {"sm_mhz", gpu.sm_mhz},
+          {"sm_max_mhz", gpu.sm_max_mhz},
+          {"memory_mhz", gpu.memory_mhz},
+          {"power_watts", static_cast<double>(gpu.power_mw) * 1e-3},
+          {"energy_joules", static_cast<double>(gpu.energy_mj) * 1e-3},
+          {"ecc_corrected", gpu.ecc_corrected},
+          {"ecc_uncorrected", gpu.ecc_uncorrected}};
 }
 
 }  // namespace
@@ -68,43 +178,15 @@ double cpus_used(const Snapshot& rank) {
 }
 
 std::string resource_text(const Run& run) {
-  std::vector<const Snapshot*> ranks = sampled(run);
-  if (ranks.empty()) return "";
-  std::stable_sort(ranks.begin(), ranks.end(), [](const Snapshot* a, const Snapshot* b) {
-    return a->resources->memory_peak_bytes > b->resources->memory_peak_bytes;
-  });
-  std::string text = "\nprocesses:\n";
-  if (ranks.size() > kMaxProcessesShown) {
-    text = fmt::format("\nprocesses (the {} with the largest memory):\n", kMaxProcessesShown);
-    ranks.resize(kMaxProcessesShown);
-  }
-  std::size_t width = 4;
-  for (const Snapshot* rank : ranks) width = std::max(width, rank->identity.node.size());
-  text += fmt::format("{:>4}  {:<{}}", "rank", "node", width);
-  for (const char* column : kUsed) text += fmt::format(" {:>9}", column);
-  text += "\n";
-  for (const Snapshot* rank : ranks) {
-    text += fmt::format("{:>4}  {:<{}}", rank->identity.rank, rank->identity.node, width);
-    for (const std::string& cell : cells(*rank)) text += fmt::format(" {:>9}", cell);
-    text += "\n";
-  }
+  std::string text;
+  for (const Table& table : kTables) text += text_of(table, run);
   return text;
 }
 
 std::string resource_html(const Run& run) {
-  const std::vector<const Snapshot*> ranks = sampled(run);
-  if (ranks.empty()) return "";
-  std::string html =
-      "\n<h2>Processes</h2><div class=\"scroll\"><table><tr><th>rank</th><th class=\"name\">node</th>";
-  for (const char* title : kUsedTitles) html += fmt::format("<th>{}</th>", title);
-  html += "</tr>\n";
-  for (const Snapshot* rank : ranks) {
-    html += fmt::format("<tr><td>{}</td><td class=\"name\">{}</td>", rank->identity.rank,
-                        escape(rank->identity.node));
-    for (const std::string& cell : cells(*rank)) html += fmt::format("<td>{}</td>", cell);
-    html += "</tr>\n";
-  }
-  return html + "</table></div>";
+  std::string html;
+  for (const Table& table : kTables) html += html_of(table, run);
+  return html;
 }
 
 nlohmann::json resource_json(const Snapshot& rank) {
@@ -128,6 +210,8 @@ nlohmann::json resource_json(const Snapshot& rank) {
   if (!rank.resources) {
     for (auto& value : json) value = nullptr;
   }
+  json["gpus_granted"] = rank.resources ? nlohmann::json(used.gpu.granted) : nullptr;
+  json["gpu"] = gpu_json(used.gpu);
   json["loader_read_bytes"] = rank.counters.bytes_read;
   return json;
 }

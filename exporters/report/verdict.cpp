@@ -123,7 +123,7 @@ std::array<double, kResourceNames.size()> if_twice(const Verdict& verdict, const
 }
 
 constexpr std::array<std::array<std::string_view, 6>, kBounds> kRules = {{
-    {"cpu-limit", "padding", "optimizer", "slower-than-before"},
+    {"gpu-unused", "gpu-throttled", "cpu-limit", "padding", "optimizer", "slower-than-before"},
     {"staging-failed", "data-not-staged", "data-workers", "data-rank", "data-in-turns", "host-to-device"},
     {"network-rank", "network-slower", "communication"},
     {"checkpoint", "checkpoint-rank", "long-steps", "no-phase"},

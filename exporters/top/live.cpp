@@ -62,6 +62,7 @@ LiveRank measure_rank(const Snapshot& rank, std::uint64_t now_ns) {
   if (rank.resources) {
     live.cpus = report::cpus_used(rank);
     live.memory_bytes = rank.resources->memory_bytes;
+    if (rank.resources->gpu.sampled()) live.gpu = rank.resources->gpu;
   }
   if (!rank.alive) return live;  // the record may be of another node, which has another clock
   live.now = rank.doing;

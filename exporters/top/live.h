@@ -34,6 +34,7 @@ struct LiveRank {
   double now_seconds = 0;              ///< for how long
   std::optional<double> cpus;          ///< CPUs used, mean since the start; nullopt without a sample
   std::uint64_t memory_bytes = 0;      ///< resident
+  std::optional<record::Gpu> gpu;      ///< nullopt without a GPU that NVML shows
   std::optional<double> idle_seconds;  ///< since the last step, or since the start, of a running rank
 };
 

@@ -40,6 +40,15 @@ std::string number(double milliseconds) {
   return fmt::format("{:.{}f}", milliseconds, milliseconds < 1000 ? 1 : 0);
 }
 
+// The columns of GPUs appear if a rank has one.
+constexpr const char* kGpuHeads = "   gpu  gpu_mem   MHz";
+
+std::string gpu_cells(const LiveRank& rank) {
+  if (!rank.gpu) return fmt::format(" {:>5} {:>8} {:>5}", "-", "-", "-");
+  return fmt::format(" {:>4}% {:>8} {:>5}", rank.gpu->busy_percent, format_bytes(rank.gpu->memory_bytes),
+                     rank.gpu->sm_mhz);
+}
+
 std::string row(const LiveRank& rank, const std::vector<std::size_t>& phases, std::size_t node_width,
                 std::size_t now_width) {
   std::string line = fmt::format(
@@ -117,12 +126,16 @@ std::vector<std::string> to_lines(const Live& live, const Space& space) {
   add(live.title + " · " + live.state, "");
   add(summary(live), "");
   add(live.verdict ? report::bound_line(*live.verdict) : "", "");
-  add(heading(phases, node_width, now_width), kBold);
+  const bool gpus = std::any_of(live.ranks.begin(), live.ranks.end(),
+                                [](const LiveRank& rank) { return rank.gpu.has_value(); });
+  add(heading(phases, node_width, now_width) + (gpus ? kGpuHeads : ""), kBold);
   const std::size_t other_lines = lines.size() + live.notes.size();
   std::size_t rows = space.rows > other_lines ? space.rows - other_lines : 0;
   if (live.ranks.size() > rows && rows > 0) --rows;  // for the number of those that do not fit
   const auto ranks = shown(live, rows);
-  for (const LiveRank* rank : ranks) add(row(*rank, phases, node_width, now_width), colour(*rank, live));
+  for (const LiveRank* rank : ranks) {
+    add(row(*rank, phases, node_width, now_width) + (gpus ? gpu_cells(*rank) : ""), colour(*rank, live));
+  }
   if (ranks.size() < live.ranks.size()) {
     add(fmt::format("({} more ranks with a shorter own time)", live.ranks.size() - ranks.size()), kDim);
   }
@@ -136,21 +149,25 @@ nlohmann::json to_json(const Live& live) {
   for (const LiveRank& rank : live.ranks) {
     nlohmann::json shares;
     for (std::size_t i = 0; i < kPhases; ++i) shares[std::string(record::kPhaseNames[i])] = rank.shares[i];
-    ranks.push_back({{"rank", rank.rank},
-                     {"node", rank.node},
-                     {"state", rank.state},
-                     {"steps", rank.steps},
-                     {"step_ms", rank.step_ms},
-                     {"own_ms", rank.own_ms},
-                     {"phase_shares", std::move(shares)},
-                     {"tokens_per_second", rank.tokens_per_second},
-                     {"comm_wait_ms", or_null(rank.wait_ms)},
-                     {"late_rank", or_null(rank.late_rank)},
-                     {"cpus", or_null(rank.cpus)},
-                     {"memory_bytes", rank.cpus ? nlohmann::json(rank.memory_bytes) : nlohmann::json()},
-                     {"phase", rank.now ? nlohmann::json(record::name(*rank.now)) : nlohmann::json()},
-                     {"phase_seconds", rank.now ? nlohmann::json(rank.now_seconds) : nlohmann::json()},
-                     {"last_step_seconds", or_null(rank.idle_seconds)}});
+    ranks.push_back(
+        {{"rank", rank.rank},
+         {"node", rank.node},
+         {"state", rank.state},
+         {"steps", rank.steps},
+         {"step_ms", rank.step_ms},
+         {"own_ms", rank.own_ms},
+         {"phase_shares", std::move(shares)},
+         {"tokens_per_second", rank.tokens_per_second},
+         {"comm_wait_ms", or_null(rank.wait_ms)},
+         {"late_rank", or_null(rank.late_rank)},
+         {"cpus", or_null(rank.cpus)},
+         {"memory_bytes", rank.cpus ? nlohmann::json(rank.memory_bytes) : nlohmann::json()},
+         {"gpu_busy_percent", rank.gpu ? nlohmann::json(rank.gpu->busy_percent) : nlohmann::json()},
+         {"gpu_memory_bytes", rank.gpu ? nlohmann::json(rank.gpu->memory_bytes) : nlohmann::json()},
+         {"gpu_sm_mhz", rank.gpu ? nlohmann::json(rank.gpu->sm_mhz) : nlohmann::json()},
+         {"phase", rank.now ? nlohmann::json(record::name(*rank.now)) : nlohmann::json()},
+         {"phase_seconds", rank.now ? nlohmann::json(rank.now_seconds) : nlohmann::json()},
+         {"last_step_seconds", or_null(rank.idle_seconds)}});
   }
   nlohmann::json json = {{"job", live.job.job_id},      {"step", live.job.step_id},
                          {"program", live.job.program}, {"size", live.job.size},

@@ -6,6 +6,7 @@
 #include "common/tool.h"
 #include "plugin/doctor/configuration.h"
 #include "plugin/doctor/files.h"
+#include "plugin/doctor/gpus.h"
 #include "plugin/doctor/libraries.h"
 #include "plugin/doctor/monitoring.h"
 #include "plugin/doctor/neighbours.h"
@@ -42,6 +43,7 @@ void check_node(const Call& call, const std::optional<Task>& task, Report& repor
   if (slurm) check_pmix(report);
   check_shared_memory("/dev/shm", report);
   check_libraries(call.program, report);
+  check_gpus(report);
   if (task) check_cpus(*task, prefix, report);
   if (const auto nodes = nodes_of_step()) check_neighbours(*nodes, config.value_or(spank::Config{}), report);
 }

@@ -39,6 +39,7 @@ DistributedDataParallelBase::DistributedDataParallelBase(torch::nn::Module& modu
   if (at::globalContext().deterministicAlgorithms()) options.autotune_buckets = false;
   const torch::Device device = ddp::device_of(module);
   ddp::check_alike(communicator, properties_of(options), "options", kBuildAlike);
+  if (device.is_cpu()) world_.timer().use_cpu();
   device_communicator_ = &ddp::communicator_for(world, device);
   const auto parameters = synchronise_replicas("the model's description");
   reducer_ = std::make_unique<ddp::Reducer>(communicator, *device_communicator_, world.timer(), parameters,

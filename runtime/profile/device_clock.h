@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 
 namespace lockstep::profile {
 
@@ -15,6 +16,9 @@ class DeviceClock {
   DeviceClock() = default;
   DeviceClock(const DeviceClock&) = delete;
   DeviceClock& operator=(const DeviceClock&) = delete;
+
+  /// The device's identity as NVML shows it ("GPU-…"); "" if it is not known.
+  virtual std::string device_identity() noexcept { return ""; }
 
   /// A point in the queue, after the work that is queued now.
   using Mark = std::shared_ptr<void>;

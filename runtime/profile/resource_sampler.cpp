@@ -10,6 +10,7 @@
 #include <chrono>
 #include <string_view>
 #include <system_error>
+#include <utility>
 
 #include "common/background_cpus.h"
 #include "common/clock.h"
@@ -101,7 +102,21 @@ ResourceSampler::~ResourceSampler() {
   }
   changed_.notify_one();
   if (thread_.joinable()) thread_.join();
-  writer_.set_resources(sample_resources(limits_));
+  publish();
+}
+
+void ResourceSampler::set_gpus(std::string identity, std::uint64_t granted) {
+  const std::lock_guard lock(mutex_);
+  gpu_ = std::move(identity);
+  granted_gpus_ = granted;
+}
+
+void ResourceSampler::publish() {
+  record::Resources sample = sample_resources(limits_);
+  if (!gpu_sampler_ && !gpu_.empty()) gpu_sampler_ = std::make_unique<GpuSampler>(gpu_);
+  if (gpu_sampler_) sample.gpu = gpu_sampler_->sample(sample.sampled_ns, writer_.has_steps());
+  sample.gpu.granted = granted_gpus_;
+  writer_.set_resources(sample);
 }
 
 void ResourceSampler::work() {
@@ -110,7 +125,7 @@ void ResourceSampler::work() {
   std::unique_lock lock(mutex_);
   int samples = 0;
   do {
-    writer_.set_resources(sample_resources(limits_));
+    publish();
     ++samples;
   } while (
       !changed_.wait_for(lock, samples < kFirstSamples ? kFirstPeriod : kPeriod, [&] { return stopping_; }));

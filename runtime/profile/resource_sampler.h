@@ -1,5 +1,5 @@
 // Samples what the process uses, once a second (ten times a second in the first ten seconds), and publishes it in the
-// rank's record: processor time, memory, page faults, reads, context switches, and the limits of its cgroups. A thread of
+// rank's record: processor time, memory, page faults, reads, context switches, the limits of its cgroups, and its GPU. A thread of
 // its own does this; the training thread does nothing.
 //
 // Threads: made and destroyed by one thread. Its thread uses the writer's set_resources().
@@ -8,11 +8,14 @@
 #include <sys/types.h>
 
 #include <condition_variable>
+#include <memory>
 #include <mutex>
+#include <string>
 #include <thread>
 
 #include "common/job_limits.h"
 #include "exporters/record/layout.h"
+#include "runtime/profile/gpu_sampler.h"
 
 namespace lockstep::record {
 class Writer;
@@ -32,8 +35,12 @@ class ResourceSampler {
   ResourceSampler(const ResourceSampler&) = delete;
   ResourceSampler& operator=(const ResourceSampler&) = delete;
 
+  /// The GPU on which the rank computes ("GPU-…", "" if it computes on the CPU), and the GPUs that the job may use.
+  void set_gpus(std::string identity, std::uint64_t granted);
+
  private:
   void work();
+  void publish();
 
   record::Writer& writer_;
   const JobLimits limits_ = job_limits();
@@ -41,6 +48,9 @@ class ResourceSampler {
   std::mutex mutex_;
   std::condition_variable changed_;
   bool stopping_ = false;
+  std::string gpu_;
+  std::uint64_t granted_gpus_ = 0;
+  std::unique_ptr<GpuSampler> gpu_sampler_;  // NVML needs a while to start, which this thread waits
   std::thread thread_;
 };
 

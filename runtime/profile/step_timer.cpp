@@ -26,6 +26,19 @@ double milliseconds(std::uint64_t ns) {
   return static_cast<double>(ns) * 1e-6;
 }
 
+// Slurm's accounting keeps the comment if the site stores it. A slurmctld that does not answer must not hold up the end.
+void set_job_comment(const std::string& text) {
+  const auto job = environment::get("SLURM_JOB_ID");
+  if (!job) return;
+  const ProcessResult result =
+      run_process({"timeout", "10", "scontrol", "update", "job=" + *job, "comment=" + text});
+  if (result.exit_code == 0) return;
+  fmt::print(
+      stderr,
+      "lockstep: cannot set the comment of job {} (LOCKSTEP_JOB_COMMENT): scontrol ended with {}: {}\n", *job,
+      result.exit_code, result.error.substr(0, result.error.find('\n')));
+}
+
 }  // namespace
 
 StepTimer::StepTimer(const Identity& identity, Options options) : identity_(identity) {
@@ -224,8 +237,22 @@ void StepTimer::write_device_steps(bool wait) {
 
 void StepTimer::use_device_clock(std::unique_ptr<DeviceClock> clock) {
   if (device_ || !writer_) return;
+  sampler_->set_gpus(clock->device_identity(), granted_gpus().count);
   device_ = std::make_unique<DevicePhases>(std::move(clock));
   writer_->set_on_device();
+}
+
+void StepTimer::use_cpu() {
+  if (device_) return;
+  const GrantedGpus granted = granted_gpus();
+  if (granted.count == 0) return;
+  if (sampler_) sampler_->set_gpus("", granted.count);
+  if (identity_.rank != 0 || std::exchange(warned_of_gpus_, true)) return;
+  fmt::print(
+      stderr,
+      "lockstep: {} has a model on the CPU although the job has {} here ({}): move it to a GPU, with a LibTorch for CUDA, or ask Slurm for none\n",
+      rank_name(identity_.rank, identity_.node),
+      granted.count == 1 ? "a GPU" : fmt::format("{} GPUs", granted.count), granted.variable);
 }
 
 void StepTimer::add_scalar(std::string name, double value) {
@@ -260,8 +287,17 @@ void StepTimer::print_goodput() const {
   if (own.counters.steps == 0) return;
   const record::Goodput goodput =
       record::goodput_of(own, static_cast<double>(monotonic_ns() - own.start_monotonic_ns) * 1e-9);
-  fmt::print(stderr, "lockstep: goodput of rank 0 in {} steps: {}\n", own.counters.steps,
-             record::to_text(goodput, format_seconds(goodput.seconds)));
+  std::string text = fmt::format("goodput of rank 0 in {} steps: {}", own.counters.steps,
+                                 record::to_text(goodput, format_seconds(goodput.seconds)));
+  if (own.counters.tokens > 0) {
+    text += fmt::format("; {} tokens", format_count(static_cast<double>(own.counters.tokens)));
+  }
+  if (own.resources && own.resources->gpu.energy_mj > 0) {
+    text += fmt::format("; {}J for its GPU",
+                        format_count(static_cast<double>(own.resources->gpu.energy_mj) * 1e-3));
+  }
+  fmt::print(stderr, "lockstep: {}\n", text);
+  if (environment::get_or("LOCKSTEP_JOB_COMMENT", "off") == "on") set_job_comment(text);
 }
 
 void StepTimer::finish() noexcept {

@@ -134,6 +134,9 @@ class StepTimer {
   /// From now on the record has the device's times, measured by this clock. Later calls do nothing.
   void use_device_clock(std::unique_ptr<DeviceClock> clock);
 
+  /// The model is on the CPU. If the job was granted GPUs, rank 0 prints a warning.
+  void use_cpu();
+
   /// DistributedDataParallel calls these, so that steps end without end_step(): at its construction and destruction,
   /// before a forward with gradients, around one without, for each backward, and after a synchronised backward.
   /// `model` tells several from each other.
@@ -192,8 +195,9 @@ class StepTimer {
   std::filesystem::path file_;
   std::unique_ptr<record::Writer> writer_;
   std::unique_ptr<ResourceSampler> sampler_;  // null without a record
-  std::unique_ptr<DevicePhases> device_;      // if the record has the times of a device
-  std::unique_ptr<EventFile> events_;         // of TensorBoard; null: none
+  bool warned_of_gpus_ = false;
+  std::unique_ptr<DevicePhases> device_;  // if the record has the times of a device
+  std::unique_ptr<EventFile> events_;     // of TensorBoard; null: none
   std::vector<std::pair<std::string, double>> scalars_;
   Profiler* profiler_ = nullptr;
   Phase current_ = Phase::other;

@@ -406,14 +406,14 @@ void Step::run() {
   peers_.reset();
 }
 
-// What a child process of the step does. If it gets stuck in a system call, the next one does less.
+// The work of a child process of the step. If it gets stuck in a system call, the next child does less.
 enum class Attempt {
   stage,
   use_source,  // the names lead to the source
   report,      // the other nodes learn the reason
 };
 
-// What is left to try after an attempt that got stuck, if anything.
+// The next attempt after one that got stuck.
 std::optional<Attempt> next_after(Attempt attempt, bool disk_is_stuck, OnError on_error) {
   if (attempt == Attempt::stage) return disk_is_stuck ? Attempt::report : Attempt::use_source;
   if (attempt == Attempt::use_source && on_error == OnError::source) return Attempt::report;

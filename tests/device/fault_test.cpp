@@ -17,6 +17,7 @@ using simulated::inject;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::MatchesRegex;
 using ::testing::ThrowsMessage;
 
 int own_device() {
@@ -88,6 +89,8 @@ TEST_F(NcclFaults, AFailedAllocationNamesTheCall) {
 TEST_F(NcclFaults, AClockWhoseDeviceFailedHasNoTimes) {
   const Stream stream = make_stream();
   const auto clock = make_device_clock(own_device(), [&stream] { return stream.get(); });
+  // As NVML shows the device, but without hyphens.
+  EXPECT_THAT(clock->device_identity(), MatchesRegex("GPU-(51){15}0" + std::to_string(own_device())));
   const auto from = clock->mark();
   const auto to = clock->mark();
   while (!clock->reached(from) || !clock->reached(to)) {
@@ -96,6 +99,8 @@ TEST_F(NcclFaults, AClockWhoseDeviceFailedHasNoTimes) {
   EXPECT_EQ(clock->ns_between(from, to), 0);
   inject(Fault::cudart, 1);
   EXPECT_EQ(clock->mark(), nullptr);
+  inject(Fault::cudart, 1);
+  EXPECT_EQ(clock->device_identity(), "");
 }
 
 }  // namespace

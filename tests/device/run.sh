@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs a program with the simulated CUDA runtime and NCCL instead of the real ones, and with LibTorch's simulated device.
+# Runs a program with the simulated CUDA runtime, NCCL and NVML instead of the real ones, and with LibTorch's simulated device.
 # Usage: run.sh PROGRAM [ARGS]     under mpirun: mpirun -np 2 tests/device/run.sh PROGRAM
 # BUILD=build/release is the build tree; SIMULATED_DEVICES=8 and SIMULATED_SEED=1 can be set.
 set -euo pipefail
@@ -16,4 +16,4 @@ if [ -z "$cudart" ]; then
 fi
 backend=$libraries/libsimulated_torch.so.1
 [ -e "$backend" ] || backend=
-LD_PRELOAD=$cudart:$libraries/libnccl.so.2${backend:+:$backend}${LD_PRELOAD:+:$LD_PRELOAD} exec "$@"
+LD_PRELOAD=$cudart:$libraries/libnccl.so.2:$libraries/libnvidia-ml.so.1${backend:+:$backend}${LD_PRELOAD:+:$LD_PRELOAD} exec "$@"

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <exception>
 #include <mutex>
 #include <optional>
@@ -14,6 +13,7 @@
 #include "common/error.h"
 #include "common/leaf/cpu_list.h"
 #include "common/thread.h"
+#include "runtime/comm/cpu/alarm.h"
 #include "runtime/comm/cpu/inter_node.h"
 #include "runtime/comm/cpu/join.h"
 #include "runtime/comm/cpu/node_group.h"
@@ -49,6 +49,11 @@ constexpr std::chrono::milliseconds kOthersInterval{1};
 
 // How long a waiting rank spins before it sleeps, if every rank has its own CPU. Waking up takes about 50 µs.
 constexpr std::chrono::microseconds kSpin{200};
+
+// A caller that waits for its operation does the work itself. Only if it does not wait after this time, the
+// communicator's thread begins: to hand a small operation over would take longer than the operation.
+constexpr std::chrono::microseconds kBeforeTheThread{50};
+constexpr std::chrono::nanoseconds kNow{0};
 
 // Naps between polls of the network become longer while nothing arrives: another node is still in its backward then,
 // and so is this one, whose CPU the polls would take.
@@ -106,8 +111,8 @@ class CpuCommunicator : public Communicator, private Driver {
       {
         const std::scoped_lock lock(queue_mutex_);
         ending_ = true;
+        alarm_.set(kNow);
       }
-      undriven_.notify_one();
       group_.slots().notify_all();
       thread_.join();
     }
@@ -206,7 +211,7 @@ class CpuCommunicator : public Communicator, private Driver {
   std::mutex queue_mutex_;
   std::vector<std::shared_ptr<Task>> queued_;  // asked for, not yet in group_
   int drivers_ = 0;  // threads that wait, and so do the work of the communicator's thread
-  std::condition_variable undriven_;
+  Alarm alarm_;      // of the communicator's thread
   std::atomic<bool> ending_{false};
   std::thread thread_;
 };
@@ -243,9 +248,9 @@ WorkHandle CpuCommunicator::enqueue(OperationRequest request, Buffer buffer, voi
   if (inter_node_) {
     {
       const std::scoped_lock lock(queue_mutex_);
+      if (!has_work() && drivers_ == 0) alarm_.set(kBeforeTheThread);
       queued_.push_back(std::move(task));
     }
-    undriven_.notify_one();
     group_.slots().notify_all();
   } else {
     const std::scoped_lock lock(mutex_);
@@ -324,28 +329,30 @@ void CpuCommunicator::drive_until(Condition condition, const std::string& what) 
 void CpuCommunicator::drive_until_ended(Operation& operation) {
   if (inter_node_) {
     const std::scoped_lock lock(queue_mutex_);
-    ++drivers_;
+    if (++drivers_ == 1) alarm_.clear();
   }
   drive_until([&] { return operation.ended(); }, operation.name());
   if (inter_node_) {
     const std::scoped_lock lock(queue_mutex_);
-    if (--drivers_ == 0 && has_work()) undriven_.notify_one();
+    if (--drivers_ == 0 && has_work()) alarm_.set(kNow);
   }
 }
 
-// Does the work while no thread waits for an operation. Sleeps while there is none: each needless waking takes time of a
-// rank that has one CPU.
+// Does the work while no thread waits for an operation.
 void CpuCommunicator::serve() {
   pthread_setname_np(pthread_self(), "lockstep-comm");
   if (!cpus_.empty()) bind_this_thread(cpus_);
   const mpi::ShortNaps naps;
   const auto ended = [this] { return ending_ && group_.idle(); };
-  const auto undriven = [this] { return drivers_ == 0 && (ending_ || has_work()); };
+  const auto is_needed = [this] {
+    const std::scoped_lock lock(queue_mutex_);
+    return drivers_ == 0 && (ending_ || has_work());
+  };
   auto moved_at = Clock::now();
   for (;;) {
-    {
-      std::unique_lock lock(queue_mutex_);
-      undriven_.wait(lock, undriven);
+    if (!is_needed()) {
+      alarm_.wait();
+      continue;
     }
     const auto seen = look(ended);
     if (!seen) break;

@@ -17,6 +17,14 @@ class CudaClock : public profile::DeviceClock {
  public:
   CudaClock(int device, std::function<void*()> stream) : device_(device), stream_(std::move(stream)) {}
 
+  std::string device_identity() noexcept override {
+    try {
+      return identity_of(device_);
+    } catch (...) {
+      return "";
+    }
+  }
+
   Mark mark() noexcept override {
     try {
       use_device(device_);

@@ -37,8 +37,70 @@ bool lately(int step) {
   return step >= 48;
 }
 
+constexpr std::uint64_t kGiB = std::uint64_t{1} << 30U;
+
+// Each rank has a GPU of its own, which works as it should, except for the changes.
+std::function<void(MadeUpRun&)> on_gpus(const std::function<void(record::Gpu& gpu, int rank)>& change = {}) {
+  return [change](MadeUpRun& run) {
+    run.also = [change](Writer& writer, int rank, int) {
+      record::Gpu gpu{.granted = 2,
+                      .uuid = {1, static_cast<std::uint64_t>(rank)},
+                      .memory_bytes = 20 * kGiB,
+                      .memory_peak_bytes = 30 * kGiB,
+                      .memory_total_bytes = 80 * kGiB,
+                      .measured_ns = 100'000'000'000,
+                      .busy_ns = 95'000'000'000,
+                      .capped_ns = 90'000'000'000,
+                      .throttle_reasons = 0x4,
+                      .sm_mhz = 1755,
+                      .sm_max_mhz = 1980,
+                      .ecc_corrected = 3};
+      if (change) change(gpu, rank);
+      writer.set_on_device();
+      writer.set_resources({.sampled_ns = 1, .gpu = gpu});
+    };
+  };
+}
+
 std::vector<Fault> faults() {
   return {
+      {"gpu-unused",
+       {},
+       "The job has 4 GPUs and computes on none of them.",
+       "world.local_rank()",
+       [](MadeUpRun& run) {
+         run.also = [](Writer& writer, int, int) {
+           writer.set_resources({.sampled_ns = 1, .gpu = {.granted = 2}});
+         };
+       }},
+      {"gpu-unused",
+       {},
+       "The job has 6 GPUs and computes on 4 of them; n2 has unused ones.",
+       "--gpus-per-node",
+       on_gpus([](record::Gpu& gpu, int rank) { gpu.granted = rank == 3 ? 4 : 2; })},
+      {"gpu-idle",
+       {},
+       "idle for 40 % of the time; the reason is between small kernels",
+       "LOCKSTEP_PROFILE",
+       on_gpus([](record::Gpu& gpu, int) {
+         gpu.busy_ns = 60'000'000'000;
+         gpu.memory_peak_bytes = 70 * kGiB;
+       })},
+      {"gpu-throttled",
+       {},
+       "The GPU of rank 2 on n2 ran 25 % of the time with lower clocks because of heat (690 of 1980 MHz now)",
+       "--exclude=n2",
+       on_gpus([](record::Gpu& gpu, int rank) {
+         if (rank != 2) return;
+         gpu.slowed_ns = 25'000'000'000;
+         gpu.throttle_reasons = 0x48;
+         gpu.sm_mhz = 690;
+       })},
+      {"gpu-ecc",
+       {},
+       "The GPU of rank 1 on n1 has 2 errors of its memory that could not be corrected",
+       "GPU-00000000-0000-0001-0000-000000000001",
+       on_gpus([](record::Gpu& gpu, int rank) { gpu.ecc_uncorrected = rank == 1 ? 2 : 0; })},
       {"data-workers", [](RankStep& does, int, int) { does.data_wait = 50; },
        "takes 36 % of the step on all ranks", "--pin=auto,workers=4",
        [](MadeUpRun& run) { run.staged("n1", 1, "done"); }},
@@ -170,6 +232,63 @@ TEST(Advice, ACleanRunGetsNone) {
       ElementsAre(HasSubstr("Nothing stands out: waiting for data takes 1.1 % of the step, communication ")));
 }
 
+// Also if the memory is not used much: the busy GPUs compute, so a larger batch would change little.
+TEST(Advice, GpusThatWorkGetNone) {
+  MadeUpRun made_up;
+  on_gpus()(made_up);
+  const auto run = made_up.make();
+  EXPECT_THAT(find_advice(run, find_stragglers(run)), IsEmpty());
+}
+
+// With the cause of idle GPUs in the same report.
+TEST(Advice, OfIdleGpusNamesTheReason) {
+  const auto advice_of = [](const MadeUpRun::Change& change) {
+    MadeUpRun made_up;
+    on_gpus([](record::Gpu& gpu, int) { gpu.busy_ns = 40'000'000'000; })(made_up);
+    const auto run = made_up.make(change);
+    std::vector<std::string> rules;
+    std::string reason;
+    for (const Advice& one : find_advice(run, find_stragglers(run))) {
+      rules.push_back(one.rule);
+      if (one.rule == "gpu-idle") reason = one.text();
+    }
+    return std::pair(rules, reason);
+  };
+  const auto waiting = advice_of([](RankStep& does, int, int) { does.data_wait = 50; });
+  EXPECT_THAT(waiting.first, ElementsAre("data-workers", "gpu-idle"));
+  EXPECT_THAT(waiting.second,
+              HasSubstr("idle for 60 % of the time; the reason is waiting for data. Give the loader"));
+  const auto communicating = advice_of([](RankStep& does, int, int) { does.network = 30; });
+  EXPECT_THAT(communicating.first, ElementsAre("communication", "gpu-idle", "gpu-memory-unused"));
+  EXPECT_THAT(communicating.second, HasSubstr("the reason is communication."));
+}
+
+TEST(Advice, OfUnusedMemoryOfGpusHasItsFigures) {
+  const auto rules_with = [](std::uint64_t peak) {
+    MadeUpRun made_up;
+    on_gpus([&](record::Gpu& gpu, int rank) { gpu.memory_peak_bytes = rank == 3 ? peak : kGiB; })(made_up);
+    const auto run = made_up.make([](RankStep& does, int, int) { does.network = 30; });
+    std::vector<std::string> texts;
+    for (const Advice& one : find_advice(run, find_stragglers(run)))
+      texts.push_back(one.rule + ": " + one.finding);
+    return texts;
+  };
+  EXPECT_THAT(
+      rules_with(25 * kGiB),
+      ElementsAre(
+          HasSubstr("communication: "),
+          "gpu-memory-unused: rank 3 on n2 uses at most 25.0 GiB of its GPU's 80.0 GiB (31 %), more than any other."));
+  EXPECT_THAT(rules_with(60 * kGiB), ElementsAre(HasSubstr("communication: ")))
+      << "a larger cap does not fit";
+}
+
+TEST(Advice, UnusedGpusOfRanksWithoutRecordsAreNotNamed) {
+  MadeUpRun made_up{.last_rank_written = 2};
+  on_gpus()(made_up);
+  const auto run = made_up.make();
+  EXPECT_THAT(find_advice(run, find_stragglers(run)), IsEmpty());
+}
+
 TEST(Advice, TimesInOneSentenceHaveOneUnit) {
   MadeUpRun made_up;
   const auto run = made_up.make([](RankStep& does, int rank, int) { does.slow_down(rank == 3 ? 16 : 12); });
@@ -179,7 +298,7 @@ TEST(Advice, TimesInOneSentenceHaveOneUnit) {
 }
 
 TEST(Advice, EveryRuleIsDocumented) {
-  const std::string page = read_text_file(METRICS_PAGE);
+  const std::string page = read_text_file(METRICS_PAGE) + read_text_file(GPUS_PAGE);
   for (const Fault& fault : faults()) EXPECT_THAT(page, HasSubstr("| `" + fault.rule + "` |"));
 }
 

@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <fstream>
+#include <map>
 
 #include "common/error.h"
 #include "common/files.h"
@@ -322,10 +323,36 @@ TEST_F(ExporterTest, ServesWhatARanksProcessUses) {
   EXPECT_EQ(page.value("lockstep_involuntary_switches_total"), 9);
 }
 
+TEST_F(ExporterTest, ServesTheGpuOfARank) {
+  const auto rank = rank_of("1000/7.0", 0);
+  rank->set_resources({.sampled_ns = 1});
+  EXPECT_FALSE(collect().has("lockstep_gpu_info")) << "without a GPU";
+  record::Gpu gpu{.uuid = {0x1122334455667788, 0x99aabbccddeeff00}, .memory_bytes = 3};
+  gpu.memory_total_bytes = 9;
+  gpu.measured_ns = 10'000 * kMs;
+  gpu.busy_ns = 7'000 * kMs;
+  gpu.slowed_ns = 500 * kMs;
+  gpu.sm_mhz = 1410;
+  gpu.energy_mj = 4500;
+  gpu.ecc_uncorrected = 2;
+  rank->set_resources({.sampled_ns = 1, .gpu = gpu});
+  const auto page = collect();
+  EXPECT_EQ(page.value("lockstep_gpu_info", "uuid", "GPU-11223344-5566-7788-99aa-bbccddeeff00"), 1);
+  const std::map<std::string, double> values = {
+      {"memory_bytes", 3},          {"memory_total_bytes", 9},     {"measured_seconds_total", 10},
+      {"busy_seconds_total", 7},    {"slowed_seconds_total", 0.5}, {"sm_clock_hertz", 1.41e9},
+      {"energy_joules_total", 4.5}, {"ecc_corrected_errors", 0},   {"ecc_uncorrected_errors", 2}};
+  for (const auto& [name, value] : values)
+    EXPECT_DOUBLE_EQ(page.value("lockstep_gpu_" + name), value) << name;
+  EXPECT_FALSE(page.has("lockstep_gpu_power_watts")) << "the GPU does not tell its power";
+}
+
 TEST_F(ExporterTest, ADroppedRankCountsAsAllItsSeries) {
   const auto rank = rank_of("1000/7.0", 0);
   rank->add_comm(1, 0, -1);  // so that the rank has all its series
-  rank->set_resources({.sampled_ns = 1});
+  record::Gpu gpu{.uuid = {1, 1}, .memory_total_bytes = 1, .measured_ns = 1, .sm_mhz = 1, .memory_mhz = 1};
+  gpu.power_mw = gpu.energy_mj = 1;
+  rank->set_resources({.sampled_ns = 1, .gpu = gpu});
   rank->end_step(kMs, 0, {});
   std::size_t series = 0;
   for (const auto& [name, samples] : collect().samples) {

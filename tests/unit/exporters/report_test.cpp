@@ -238,6 +238,31 @@ TEST_F(ReportTest, UnmeasuredValuesAreNotShownAsZero) {
   EXPECT_EQ(waiting(load({folder_.path()}).ranks[0]), "0.00");
 }
 
+TEST_F(ReportTest, GpusAreInTheTextThePageAndTheJson) {
+  step(rank(0, 2), 90);
+  Writer& writer = rank(1, 2);
+  step(writer, 90);
+  EXPECT_THAT(to_text(load({folder_.path()})), Not(HasSubstr("GPUs")));
+  writer.set_resources({.sampled_ns = 1,
+                        .gpu = {.uuid = {0, 0xab},
+                                .memory_peak_bytes = std::uint64_t{30} << 30U,
+                                .memory_total_bytes = std::uint64_t{80} << 30U,
+                                .measured_ns = 100,
+                                .busy_ns = 93,
+                                .sm_mhz = 1410,
+                                .energy_mj = 12'345'000}});
+  const auto run = load({folder_.path()});
+  EXPECT_THAT(to_text(run),
+              HasSubstr("\nGPUs:\nrank  node      busy      peak    memory    sm_mhz   max_mhz"
+                        "    slowed    capped    energy       ecc\n   1  n1         93%  30.0 GiB  80.0 GiB"
+                        "      1410         -        0%        0%   12.3 kJ         0\n"));
+  EXPECT_THAT(to_html(run), HasSubstr("<h2>GPUs</h2>"));
+  const nlohmann::json json = to_json(run);
+  EXPECT_TRUE(json["ranks"][0]["gpu"].is_null());
+  EXPECT_EQ(json["ranks"][1]["gpu"]["uuid"], "GPU-00000000-0000-0000-0000-0000000000ab");
+  EXPECT_DOUBLE_EQ(json["ranks"][1]["gpu"]["busy_seconds"], 93e-9);
+}
+
 TEST_F(ReportTest, AJobIsFoundByItsNumber) {
   ::unsetenv("LOCKSTEP_REPORT_DIR");
   ::setenv("XDG_RUNTIME_DIR", folder_.path().c_str(), 1);

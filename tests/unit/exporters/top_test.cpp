@@ -133,6 +133,23 @@ TEST_F(TopTest, SaysWhatBoundsTheStepAndWhatTheRanksUse) {
                         .memory_bytes = std::uint64_t{3} << 30U});
   EXPECT_THAT(to_lines(live(), {})[4], ::testing::EndsWith("  1.5 3.00 GiB"));
   EXPECT_EQ(to_json(live())["ranks"][0]["memory_bytes"], std::uint64_t{3} << 30U);
+  EXPECT_EQ(to_json(live())["ranks"][0]["gpu_busy_percent"], nullptr);
+}
+
+TEST_F(TopTest, ShowsGpusIfARankHasOne) {
+  step(rank(1, 2), 90);
+  Writer& writer = rank(0, 2);
+  step(writer, 90);
+  writer.set_resources(
+      {.sampled_ns = 1,
+       .gpu = {
+           .uuid = {1, 1}, .memory_bytes = std::uint64_t{40} << 30U, .busy_percent = 93, .sm_mhz = 1410}});
+  const auto lines = to_lines(live(), {});
+  EXPECT_THAT(lines[3], ::testing::EndsWith("   gpu  gpu_mem   MHz"));
+  EXPECT_THAT(lines[4], ::testing::EndsWith("  93% 40.0 GiB  1410"));
+  EXPECT_THAT(lines[5], ::testing::EndsWith("    -        -     -"));
+  EXPECT_EQ(lines[3].size(), lines[4].size());
+  EXPECT_EQ(to_json(live())["ranks"][0]["gpu_busy_percent"], 93);
 }
 
 }  // namespace

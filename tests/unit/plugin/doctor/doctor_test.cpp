@@ -2,6 +2,7 @@
 // makes the faults on a cluster.
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>  // NOLINT(modernize-deprecated-headers): kill
@@ -22,6 +23,7 @@
 #include "common/process.h"
 #include "plugin/doctor/configuration.h"
 #include "plugin/doctor/files.h"
+#include "plugin/doctor/gpus.h"
 #include "plugin/doctor/libraries.h"
 #include "plugin/doctor/monitoring.h"
 #include "plugin/doctor/slurm.h"
@@ -49,6 +51,29 @@ class DoctorFiles : public testing::Test {
   }
 
   std::filesystem::path folder_;
+};
+
+// The findings on simulated GPUs, as "LEVEL ID WHAT".
+class Gpus : public DoctorFiles {
+ protected:
+  ~Gpus() override { ::unsetenv("SIMULATED_NVML"); }
+
+  std::vector<std::string> findings(const std::string& values, const std::string& device = "/nowhere") const {
+    ::setenv("SIMULATED_NVML", write("nvml", values).c_str(), 1);
+    Report report;
+    report.versions["LibTorch"] = "2.8.0";
+    report.versions["NCCL"] = "2.27";
+    check_gpus(report, device);
+    std::vector<std::string> texts;
+    for (const Finding& one : report.findings()) {
+      const char* const level = one.level == Level::ok      ? "ok"
+                                : one.level == Level::error ? "error"
+                                                            : "warning";
+      texts.push_back(fmt::format("{} {} {}", level, one.id, one.what));
+      EXPECT_EQ(one.level == Level::ok, one.remedy.empty()) << one.id;
+    }
+    return texts;
+  }
 };
 
 using Exporter = DoctorFiles;
@@ -141,6 +166,51 @@ TEST_F(Versions, OfNcclComeFromItsNameOrItsContent) {
   const std::string content("ELF\0Mismatched NCCL version detected\0NCCL version 2.20.5+cuda12.4\n\0", 70);
   EXPECT_EQ(nccl_version(write("libnccl.so.2", content)), "2.20.5");
   EXPECT_EQ(nccl_version(write("other/libnccl.so.2", "no number")), "");
+}
+
+TEST_F(Gpus, InOrderHaveNoFindingButOk) {
+  EXPECT_THAT(findings("gpus 2"),
+              testing::ElementsAre(
+                  "ok gpu 2 GPUs (simulated device, up to 1980 MHz), driver 550.54.15 for CUDA up to 12.4",
+                  "ok gpu-persistence persistence mode is on", "ok gpu-mig MIG mode is off",
+                  "ok gpu-clocks clocks are not lowered", "ok gpu-ecc no uncorrected errors of memory"));
+}
+
+TEST_F(Gpus, WithFaultsAreNamedByNumber) {
+  EXPECT_THAT(
+      findings("persistence 0 1.mig 1 2.throttle_reasons 0x40 3.ecc_uncorrected 1 4.ecc_uncorrected 2"),
+      testing::ElementsAre(HasSubstr("8 GPUs"),
+                           "warning gpu-persistence GPU 0, 1, 2, 3, 4, 5, 6, 7: persistence mode is off",
+                           "warning gpu-mig GPU 1: MIG mode is on",
+                           "warning gpu-clocks GPU 2: heat or the power supply lower the clocks",
+                           "error gpu-ecc GPU 3, 4: errors of memory that ECC could not correct"));
+}
+
+// A GPU that is told to keep to its power limit, and a game card that tells nothing, are not faults.
+TEST_F(Gpus, ThatTellLittleHaveNoFindingButOk) {
+  EXPECT_THAT(findings("throttle_reasons 0x4 persistence none mig none ecc_uncorrected none"),
+              testing::Each(testing::StartsWith("ok ")));
+}
+
+TEST_F(Gpus, ThatTheNodeDoesNotHaveAreOneLine) {
+  EXPECT_THAT(findings("gpus 0"), testing::ElementsAre("ok gpu this node has no NVIDIA GPU"));
+  EXPECT_THAT(findings("init 9"), testing::ElementsAre("ok gpu this node has no NVIDIA GPU"));
+}
+
+TEST_F(Gpus, WhoseDriverDoesNotWorkAreNamed) {
+  EXPECT_THAT(findings("init 18"),
+              testing::ElementsAre(HasSubstr("error gpu libnvidia-ml.so.1 does not start: Driver/library")));
+  EXPECT_THAT(findings("init 9", "/dev/null"),
+              testing::ElementsAre(HasSubstr("warning gpu the node has NVIDIA's driver")));
+}
+
+TEST_F(Gpus, WithALibTorchForCpusAreNamed) {
+  ::setenv("SIMULATED_NVML", write("nvml", "gpus 1").c_str(), 1);
+  Report report;
+  report.versions["LibTorch"] = "1.13";
+  check_gpus(report);
+  EXPECT_EQ(report.findings().back().id, "nccl");
+  EXPECT_EQ(report.findings().back().level, Level::warning);
 }
 
 TEST_F(Exporter, IsNotMissedByAUserWhoMayNotOpenTheRecords) {

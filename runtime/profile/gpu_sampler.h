@@ -1,0 +1,40 @@
+// Samples the GPU on which this rank computes, for its record: memory, how busy it is, clocks, power and errors, as NVML
+// tells. Times are sums over the samples, so that a slow GPU is seen although it is fast when a report is made.
+//
+// Threads: one thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "common/nvml.h"
+#include "exporters/record/layout.h"
+
+namespace lockstep::profile {
+
+/// The GPUs of this node that Slurm, or the user, grants to the job; 0: nothing says so.
+struct GrantedGpus {
+  std::uint64_t count = 0;
+  std::string variable{};  ///< "SLURM_STEP_GPUS=0,1"
+};
+GrantedGpus granted_gpus();
+
+class GpuSampler {
+ public:
+  /// `identity` is "GPU-" and 32 hexadecimal digits, with hyphens or without. If NVML does not work or does not show
+  /// this GPU, samples are empty.
+  explicit GpuSampler(const std::string& identity);
+
+  /// `training`: sum up times. Keeps `granted` as it is.
+  record::Gpu sample(std::uint64_t now_ns, bool training);
+
+ private:
+  std::unique_ptr<nvml::Library> library_;
+  std::size_t index_ = 0;
+  record::Gpu totals_;
+  std::uint64_t energy_before_mj_ = 0;
+  std::uint64_t last_ns_ = 0;  // of the last sample while training
+};
+
+}  // namespace lockstep::profile
