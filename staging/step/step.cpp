@@ -68,9 +68,9 @@ void add_step_verbs(Tool& tool) {
   step.add_option("--nodes", call->hello.nodes, "How many nodes the step has")->check(CLI::PositiveNumber);
   step.add_option("--node-list", call->hello.node_list, "Names of the step's nodes, in Slurm's brackets");
   step.add_option("--component", call->hello.component, "Which component of a heterogeneous step this is");
-  add_choice<Verify>(step, "--verify", call->verify,
-                     {{"quick", Verify::quick}, {"full", Verify::full}, {"off", Verify::off}},
-                     "How a copy in the cache is checked before it is used");
+  step.add_option_function<std::string>(
+      "--verify", [call](const std::string& word) { call->verify = parse_verify(word); },
+      "How a copy in the cache is checked before it is used: quick, full or off");
   step.add_option("--record", call->record, "Folder of the step's records");
   step.add_option("--problem", call->problem, "Why this node cannot stage: reported to the other nodes");
   add_choice<StepMode>(step, "--mode", call->mode,
