@@ -5,14 +5,12 @@
 #include <algorithm>
 #include <array>
 #include <optional>
-#include <utility>
 
 #include "common/median.h"
 #include "common/units.h"
 #include "exporters/report/gpu_advice.h"
 #include "exporters/report/resource_advice.h"
 #include "exporters/report/straggler_advice.h"
-#include "exporters/report/stragglers.h"
 
 namespace lockstep::report {
 namespace {
@@ -236,18 +234,25 @@ void add(const Advised& advised, std::vector<Advice>& advice) {
 
 }  // namespace
 
-std::vector<Advice> find_advice(const Run& run, const Stragglers& late) {
-  std::vector<Advice> advice;
+Findings find_all(const Run& run) {
+  const std::vector<StepRow> rows = common_steps(run);
+  Findings found{
+      .late = find_stragglers(run, rows), .memory = memory_use(run), .verdict = find_verdict(run, rows)};
+  std::vector<Advice>& advice = found.advice;
+  const Stragglers& late = found.late;
   const Facts facts{.run = run, .late = late};
   add(staging_failed(facts), advice);
-  if (facts.sum(&Counters::steps) == 0) return advice;
+  if (facts.sum(&Counters::steps) == 0) {
+    add_resource_advice(run, found);  // memory may have ended it before its first step
+    return found;
+  }
   add(staging_slow(facts), advice);
   add(data_wait(facts), advice);
-  for (const Straggler& found : late.found) {
+  for (const Straggler& one : late.found) {
     // If most ranks wait for data or write checkpoints, that rule's advice also covers the late rank.
-    const bool of_all = (found.cause == Cause::input_data && facts.share(Phase::data_wait) >= kDataWait) ||
-                        (found.cause == Cause::checkpoint && facts.share(Phase::checkpoint) >= kCheckpoint);
-    if (!of_all || !found.ranks.empty()) advice.push_back(advice_on(late, found));
+    const bool of_all = (one.cause == Cause::input_data && facts.share(Phase::data_wait) >= kDataWait) ||
+                        (one.cause == Cause::checkpoint && facts.share(Phase::checkpoint) >= kCheckpoint);
+    if (!of_all || !one.ranks.empty()) advice.push_back(advice_on(late, one));
   }
   add(padding(facts), advice);
   add(checkpoint(facts), advice);
@@ -263,20 +268,20 @@ std::vector<Advice> find_advice(const Run& run, const Stragglers& late) {
   add(host_to_device(facts), advice);
   add(skipped_steps(facts), advice);
   add(slower(facts), advice);
-  for (Advice& one : gpu_advice(run)) advice.push_back(std::move(one));
-  for (Advice& one : resource_advice(run)) advice.push_back(std::move(one));
+  add_gpu_advice(run, found);
+  add_resource_advice(run, found);
   add(no_tokens(facts), advice);
-  return advice;
+  return found;
 }
 
-std::vector<std::string> advise(const Run& run, const Stragglers& late) {
+std::vector<std::string> advise(const Run& run, const Findings& found) {
   std::vector<std::string> texts;
-  for (const Advice& advice : find_advice(run, late)) texts.push_back(advice.text());
+  for (const Advice& advice : found.advice) texts.push_back(advice.text());
   if (!texts.empty()) return texts;
-  const Facts facts{.run = run, .late = late};
+  const Facts facts{.run = run, .late = found.late};
   if (facts.sum(&Counters::steps) == 0) return {"No step has ended yet."};
   double slowest = 1;
-  for (const RankScore& rank : late.ranks) slowest = std::max(slowest, rank.to_peers);
+  for (const RankScore& rank : found.late.ranks) slowest = std::max(slowest, rank.to_peers);
   const std::string ranks =
       run.ranks.size() < 2 ? ""
                            : fmt::format(", and the slowest rank works {:.1f} % longer than the median rank",

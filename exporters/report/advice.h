@@ -4,10 +4,13 @@
 // Threads: safe from any.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "exporters/report/memory.h"
 #include "exporters/report/stragglers.h"
+#include "exporters/report/verdict.h"
 
 namespace lockstep::report {
 
@@ -19,10 +22,18 @@ struct Advice {
   std::string text() const { return finding + " " + remedy; }
 };
 
-/// Empty if nothing stands out, or if no step has ended yet. `late` is find_stragglers(run).
-std::vector<Advice> find_advice(const Run& run, const Stragglers& late);
+/// All that a report says about a run. The rules read the members before `advice`.
+struct Findings {
+  Stragglers late{};
+  std::vector<MemoryUse> memory{};
+  std::optional<Verdict> verdict{};  ///< none if no step has ended on all ranks
+  std::vector<Advice> advice{};      ///< empty if nothing stands out
+};
 
-/// The texts, at least one: if nothing stands out, the numbers that show this.
-std::vector<std::string> advise(const Run& run, const Stragglers& late);
+/// One pass over the steps of all ranks.
+Findings find_all(const Run& run);
+
+/// The texts of `found.advice`, at least one: if nothing stands out, the numbers that show this.
+std::vector<std::string> advise(const Run& run, const Findings& found);
 
 }  // namespace lockstep::report

@@ -12,7 +12,6 @@
 #include "common/nvml_abi.h"
 #include "common/process.h"
 #include "common/units.h"
-#include "exporters/report/verdict.h"
 
 namespace lockstep::report {
 namespace {
@@ -88,7 +87,7 @@ constexpr std::array<const char*, kBounds> kIdleRemedies = {
     "Give the ranks equal cost with our loader (plan.cost = {6 * width, 1}).",
 };
 
-void advise_on_use(const Run& run, std::vector<Advice>& advice) {
+void advise_on_use(const Run& run, const std::optional<Verdict>& verdict, std::vector<Advice>& advice) {
   const std::vector<const Snapshot*> ranks = ranks_on_gpus(run);
   if (ranks.empty() || std::any_of(ranks.begin(), ranks.end(),
                                    [](const Snapshot* rank) { return rank->counters.steps < kSteps; })) {
@@ -106,7 +105,6 @@ void advise_on_use(const Run& run, std::vector<Advice>& advice) {
     if (share >= memory) fullest = rank;
     memory = std::max(memory, share);
   }
-  const auto verdict = find_verdict(run);  // reads all steps of all ranks
   if (!verdict) return;
   const auto bound = static_cast<std::size_t>(verdict->bound);
   if (idle >= kIdle) {
@@ -171,12 +169,10 @@ void advise_on_faults(const Run& run, std::vector<Advice>& advice) {
 
 }  // namespace
 
-std::vector<Advice> gpu_advice(const Run& run) {
-  std::vector<Advice> advice;
-  advise_on_unused(run, advice);
-  advise_on_use(run, advice);
-  advise_on_faults(run, advice);
-  return advice;
+void add_gpu_advice(const Run& run, Findings& found) {
+  advise_on_unused(run, found.advice);
+  advise_on_use(run, found.verdict, found.advice);
+  advise_on_faults(run, found.advice);
 }
 
 }  // namespace lockstep::report

@@ -3,13 +3,11 @@
 // Threads: safe from any.
 #pragma once
 
-#include <vector>
-
 #include "exporters/report/advice.h"
 
 namespace lockstep::report {
 
-/// Empty without GPUs, and if nothing stands out.
-std::vector<Advice> gpu_advice(const Run& run);
+/// Adds to `found.advice` what stands out, by the rest of `found`. Nothing without GPUs.
+void add_gpu_advice(const Run& run, Findings& found);
 
 }  // namespace lockstep::report

@@ -130,19 +130,19 @@ std::string to_html(const Run& run) {
       "<h1>{}</h1><p class=\"state\">{}</p>\n"
       "<p class=\"note swipe\">Pictures and tables are wider than this screen: swipe them sideways.</p>\n",
       name, kStyle, name, escape(circumstances_line(run)));
-  const Stragglers stragglers = find_stragglers(run);
+  const Findings found = find_all(run);
   html += numbers(run) + "<div class=\"advice\">";
-  const auto verdict = verdict_lines(run, stragglers);
+  const auto verdict = verdict_lines(run, found);
   for (std::size_t i = 0; i < verdict.size(); ++i) {
     const std::string line = escape(verdict[i]);
     html += "<p>" + (i == 0 ? "<b>" + line + "</b>" : line) + "</p>";
   }
-  for (const std::string& line : advise(run, stragglers)) html += "<p>" + escape(line) + "</p>";
+  for (const std::string& line : advise(run, found)) html += "<p>" + escape(line) + "</p>";
   html += "</div>\n<h2>Where each rank’s step time goes</h2>\n" + in_scroll(phase_bars(run));
   html += "\n<h2>Slow ranks, step by step</h2>\n" + in_scroll(step_heatmap(run));
   html +=
       "\n<p class=\"note\">Own time is the step without communication that backward did not hide, because that is where a rank waits for others. A red row is a slow rank; scattered red is uneven work. Point at an area to see its numbers, which the tables below have too.</p>\n";
-  html += straggler_html(stragglers);
+  html += straggler_html(found.late);
   html +=
       staging(run) +
       "\n<h2>Numbers</h2><p class=\"note\">Milliseconds per step: means over all steps. The parts from waiting for data to other add up to the whole step; waiting for later ranks is part of communication, hidden or not.</p>" +

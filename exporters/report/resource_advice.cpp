@@ -4,11 +4,10 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <string>
 
-#include "exporters/report/memory.h"
 #include "exporters/report/resource_view.h"
-#include "exporters/report/verdict.h"
 
 namespace lockstep::report {
 namespace {
@@ -21,14 +20,13 @@ constexpr double kCpuLimit = 0.90;  // of the processor time that the cgroup all
 // The peak of the shortest runs is not that of a whole epoch.
 constexpr std::uint64_t kStepsForMemory = 32;
 
-void advise_on_memory(const Run& run, std::vector<Advice>& advice) {
-  const std::vector<MemoryUse> uses = memory_use(run);
+void advise_on_memory(const Run& run, Findings& found) {
+  const std::vector<MemoryUse>& uses = found.memory;
   if (uses.empty()) return;
   if (is_full(uses.front())) {
-    advice.push_back(
+    found.advice.push_back(
         {"memory-full",
-         fmt::format("{}{}.",
-                     uses.front().died ? "A rank ended without finishing: " : "Memory is nearly full: ",
+         fmt::format("{}: {}.", uses.front().died ? "Out of memory" : "Memory is nearly full",
                      to_text(uses.front())),
          "Lower plan.cap or the loader's bytes_ahead, recompute activations (lockstep::activation_checkpoint), or ask for more memory (sbatch --mem)."});
     return;
@@ -38,9 +36,9 @@ void advise_on_memory(const Run& run, std::vector<Advice>& advice) {
            rank.resources->on_device == 0;
   };
   if (uses.front().share() > kUnused || !std::all_of(run.ranks.begin(), run.ranks.end(), fits)) return;
-  const auto verdict = find_verdict(run);  // reads all steps of all ranks
+  const std::optional<Verdict>& verdict = found.verdict;
   if (!verdict || (verdict->bound != Bound::communication && verdict->bound != Bound::host)) return;
-  advice.push_back(
+  found.advice.push_back(
       {"memory-unused",
        fmt::format("Memory is not used: {}, and each step has little work for its {}.", to_text(uses.front()),
                    verdict->bound == Bound::host ? "launching" : "communication"),
@@ -76,11 +74,9 @@ void advise_on_cpus(const Run& run, std::vector<Advice>& advice) {
 
 }  // namespace
 
-std::vector<Advice> resource_advice(const Run& run) {
-  std::vector<Advice> advice;
-  advise_on_memory(run, advice);
-  advise_on_cpus(run, advice);
-  return advice;
+void add_resource_advice(const Run& run, Findings& found) {
+  advise_on_memory(run, found);
+  advise_on_cpus(run, found.advice);
 }
 
 }  // namespace lockstep::report

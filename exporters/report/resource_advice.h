@@ -3,13 +3,11 @@
 // Threads: safe from any.
 #pragma once
 
-#include <vector>
-
 #include "exporters/report/advice.h"
 
 namespace lockstep::report {
 
-/// Empty without samples (records of version 1), and if nothing stands out.
-std::vector<Advice> resource_advice(const Run& run);
+/// Adds to `found.advice` what stands out, by the rest of `found`. Nothing without samples (records of version 1).
+void add_resource_advice(const Run& run, Findings& found);
 
 }  // namespace lockstep::report

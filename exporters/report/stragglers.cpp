@@ -131,7 +131,7 @@ std::string phases_that_differ(const Difference& late, double threshold_ms) {
 
 class Analysis {
  public:
-  explicit Analysis(const Run& run) : run_(run), rows_(common_steps(run)) {
+  Analysis(const Run& run, const std::vector<StepRow>& rows) : run_(run), rows_(rows) {
     for (const StepRow& row : rows_) {
       std::vector<double> own;
       for (const Step* step : row) own.push_back(milliseconds(step->own_ns()));
@@ -426,7 +426,7 @@ class Analysis {
   }
 
   const Run& run_;
-  std::vector<StepRow> rows_;
+  const std::vector<StepRow>& rows_;
   std::vector<std::vector<double>> own_;     // milliseconds, by step and rank
   std::vector<std::vector<double>> others_;  // median of the other ranks
   std::vector<std::size_t> slowest_;         // by step
@@ -438,8 +438,8 @@ class Analysis {
 
 }  // namespace
 
-Stragglers find_stragglers(const Run& run) {
-  return Analysis(run).take();
+Stragglers find_stragglers(const Run& run, const std::vector<StepRow>& rows) {
+  return Analysis(run, rows).take();
 }
 
 std::string who(const Straggler& straggler) {

@@ -17,7 +17,7 @@
 #include <string>
 #include <vector>
 
-#include "exporters/report/run.h"
+#include "exporters/report/step_rows.h"
 
 namespace lockstep::report {
 
@@ -67,7 +67,8 @@ struct Stragglers {
   std::vector<Straggler> found{};  ///< largest loss first; empty if nothing is worth a look
 };
 
-Stragglers find_stragglers(const Run& run);
+/// `rows` are common_steps(run).
+Stragglers find_stragglers(const Run& run, const std::vector<StepRow>& rows);
 
 /// "rank 3 on n2", "the 4 ranks on n2".
 std::string who(const Straggler& straggler);

@@ -76,10 +76,10 @@ std::string waiting(const Snapshot& rank) {
 std::string to_text(const Run& run) {
   std::size_t node_width = 4;
   for (const Snapshot& rank : run.ranks) node_width = std::max(node_width, rank.identity.node.size());
-  const Stragglers stragglers = find_stragglers(run);
+  const Findings found = find_all(run);
   std::string text =
       fmt::format("{} · {} · {} tokens/s\n", title(run), state(run), format_count(tokens_per_second(run)));
-  for (const std::string& line : verdict_lines(run, stragglers)) text += line + "\n";
+  for (const std::string& line : verdict_lines(run, found)) text += line + "\n";
   text += "\nmilliseconds per step:\n";
   text += fmt::format("{:>4}  {:<{}} {:>6} {:>9}", "rank", "node", node_width, "steps", "step_ms");
   for (const auto& phase : record::kPhaseNames)
@@ -94,12 +94,12 @@ std::string to_text(const Run& run) {
     }
     text += fmt::format(" {:>9} {:>9}\n", waiting(rank), format_count(tokens_per_second(rank)));
   }
-  text += straggler_text(stragglers);
+  text += straggler_text(found.late);
   text += resource_text(run);
   if (!run.staging.empty()) text += "\nstaging:\n";
   for (const auto& staging : run.staging) text += staging_line(staging);
   text += "\n";
-  for (const std::string& line : advise(run, stragglers)) text += "- " + line + "\n";
+  for (const std::string& line : advise(run, found)) text += "- " + line + "\n";
   for (const std::string& note : run.notes) text += "(" + note + ")\n";
   return text;
 }
@@ -148,30 +148,22 @@ nlohmann::json to_json(const Run& run) {
                        {"misses", node.sources.size() - node.hits()},
                        {"seconds", node.seconds()}});
   }
-  const Stragglers stragglers = find_stragglers(run);
+  const Findings found = find_all(run);
   const Circumstances when = circumstances(run);
   nlohmann::json rules = nlohmann::json::array();
-  for (const Advice& advice : find_advice(run, stragglers)) {
+  for (const Advice& advice : found.advice) {
     rules.push_back({{"rule", advice.rule}, {"finding", advice.finding}, {"remedy", advice.remedy}});
   }
-  nlohmann::json json = {{"job", first.job_id},
-                         {"step", first.step_id},
-                         {"program", first.program},
-                         {"size", first.size},
-                         {"state", state(run)},
-                         {"started", when.started},
-                         {"seconds", when.seconds},
-                         {"user", when.user},
-                         {"version", version()},
-                         {"tokens_per_second", tokens_per_second(run)},
-                         {"ranks", std::move(ranks)},
-                         {"staging", std::move(staging)},
-                         {"advice", advise(run, stragglers)},
-                         {"rules", std::move(rules)},
-                         {"notes", run.notes},
-                         {"stragglers", straggler_json(stragglers)},
+  nlohmann::json json = {{"job", first.job_id},          {"step", first.step_id},
+                         {"program", first.program},     {"size", first.size},
+                         {"state", state(run)},          {"started", when.started},
+                         {"seconds", when.seconds},      {"user", when.user},
+                         {"version", version()},         {"tokens_per_second", tokens_per_second(run)},
+                         {"ranks", std::move(ranks)},    {"staging", std::move(staging)},
+                         {"advice", advise(run, found)}, {"rules", std::move(rules)},
+                         {"notes", run.notes},           {"stragglers", straggler_json(found.late)},
                          {"unreadable", run.unreadable}};
-  json.update(verdict_json(run));
+  json.update(verdict_json(run, found));
   return json;
 }
 

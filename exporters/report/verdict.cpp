@@ -9,8 +9,6 @@
 
 #include "common/units.h"
 #include "exporters/report/advice.h"
-#include "exporters/report/memory.h"
-#include "exporters/report/step_rows.h"
 #include "exporters/report/text.h"
 
 namespace lockstep::report {
@@ -150,15 +148,9 @@ std::string milliseconds(double ms) {
   return fmt::format("{:.{}f}", ms, ms >= 99.5 ? 0 : ms >= 9.95 ? 1 : 2);
 }
 
-std::string memory_line(const MemoryUse& use) {
-  return fmt::format("{}: {}. Lower plan.cap, or the loader's bytes_ahead, or ask for more (sbatch --mem).",
-                     use.died ? "out of memory" : "memory is nearly full", to_text(use));
-}
-
 }  // namespace
 
-std::optional<Verdict> find_verdict(const Run& run) {
-  const std::vector<StepRow> rows = common_steps(run);
+std::optional<Verdict> find_verdict(const Run& run, const std::vector<StepRow>& rows) {
   if (rows.empty()) return std::nullopt;
   const bool complete = run.ranks.size() == static_cast<std::size_t>(run.ranks.front().identity.size);
   Sums means;
@@ -202,14 +194,14 @@ std::string bound_line(const Verdict& verdict) {
                      milliseconds(verdict.step_ms));
 }
 
-std::vector<std::string> verdict_lines(const Run& run, const Stragglers& late) {
+std::vector<std::string> verdict_lines(const Run& run, const Findings& found) {
   std::vector<std::string> lines;
-  for (const MemoryUse& use : memory_use(run)) {
-    if (is_full(use)) lines.push_back(memory_line(use));
+  for (const Advice& advice : found.advice) {
+    if (advice.rule == "memory-full") lines.push_back(advice.text());
   }
-  const auto verdict = find_verdict(run);
+  const std::optional<Verdict>& verdict = found.verdict;
   if (!verdict) return lines;
-  lines.push_back(bound_line(*verdict) + ". " + remedy(verdict->bound, find_advice(run, late)));
+  lines.push_back(bound_line(*verdict) + ". " + remedy(verdict->bound, found.advice));
   std::string possible = "a step would take at least";
   for (std::size_t i = 0; i < kResourceNames.size(); ++i) {
     possible += fmt::format("{} {} ms with twice the {}", i == 0 ? "" : ",",
@@ -221,9 +213,9 @@ std::vector<std::string> verdict_lines(const Run& run, const Stragglers& late) {
   return lines;
 }
 
-nlohmann::json verdict_json(const Run& run) {
+nlohmann::json verdict_json(const Run& run, const Findings& found) {
   nlohmann::json json = {{"bound_by", nullptr}, {"bound_share", nullptr}, {"goodput", nullptr}};
-  const auto verdict = find_verdict(run);
+  const std::optional<Verdict>& verdict = found.verdict;
   if (!verdict) return json;
   json["bound_by"] = kBoundNames.at(static_cast<std::size_t>(verdict->bound));
   json["bound_share"] = verdict->share(verdict->bound);

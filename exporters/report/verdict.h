@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "exporters/record/goodput.h"
-#include "exporters/report/stragglers.h"
+#include "exporters/report/step_rows.h"
 
 namespace lockstep::report {
 
@@ -49,8 +49,8 @@ struct Verdict {
   }
 };
 
-/// None if no step has ended on all ranks.
-std::optional<Verdict> find_verdict(const Run& run);
+/// `rows` are common_steps(run). None if no step has ended on all ranks.
+std::optional<Verdict> find_verdict(const Run& run, const std::vector<StepRow>& rows);
 
 /// Mean over the ranks, of the time from the first rank's start to the last one's end or last step.
 record::Goodput find_goodput(const Run& run);
@@ -60,10 +60,11 @@ std::string bound_line(const Verdict& verdict);
 
 /// The lines that a report begins with: a memory fault if there is one, the bound with its largest remedy, the steps that
 /// are possible, and goodput.
-std::vector<std::string> verdict_lines(const Run& run, const Stragglers& late);
+struct Findings;  // advice.h
+std::vector<std::string> verdict_lines(const Run& run, const Findings& found);
 
 /// {"bound_by":…,"bound_share":…,"bound_parts_ms":{…},"step_ms_if_twice":{…},"goodput":…,"goodput_seconds":…,
 ///  "goodput_lost":{…}}; null where it is not known.
-nlohmann::json verdict_json(const Run& run);
+nlohmann::json verdict_json(const Run& run, const Findings& found);
 
 }  // namespace lockstep::report

@@ -88,7 +88,7 @@ Live measure(const report::Run& run, std::uint64_t now_ns) {
     if (live.ranks.back().own_ms > 0) own.push_back(live.ranks.back().own_ms);
   }
   live.median_own_ms = median(std::move(own));
-  live.verdict = report::find_verdict(run);
+  live.verdict = report::find_verdict(run, report::common_steps(run));
   std::set<std::string> nodes;
   for (const LiveRank& rank : live.ranks) nodes.insert(rank.node);
   if (static_cast<int>(live.ranks.size()) < live.job.size) {

@@ -81,13 +81,12 @@ class VerdictOnAJob : public ::testing::Test {
   }
 
   static std::string first_line(const report::Run& job) {
-    return report::verdict_lines(job, report::find_stragglers(job)).at(0);
+    return report::verdict_lines(job, report::find_all(job)).at(0);
   }
 
   static std::vector<std::string> rules(const report::Run& job) {
     std::vector<std::string> names;
-    for (const auto& advice : report::find_advice(job, report::find_stragglers(job)))
-      names.push_back(advice.rule);
+    for (const auto& advice : report::find_all(job).advice) names.push_back(advice.rule);
     return names;
   }
 
@@ -116,7 +115,7 @@ TEST_F(VerdictOnAJob, WithoutAFaultIsCompute) {
 TEST_F(VerdictOnAJob, WithSlowInputIsInput) {
   const report::Run job = run("input");
   EXPECT_THAT(first_line(job), HasSubstr("bound by: input")) << report::to_text(job);
-  const auto verdict = report::find_verdict(job);
+  const auto verdict = report::find_all(job).verdict;
   EXPECT_GT(verdict->share(Bound::input), 0.4) << report::to_text(job);
   // The reader waits 25 ms for its disk in each step.
   EXPECT_LT(verdict->step_ms_if_twice[0], verdict->step_ms - 12);
@@ -138,7 +137,7 @@ TEST_F(VerdictOnAJob, WithTooMuchMemoryIsMemory) {
   const Cgroup group("memory", "memory.limit_in_bytes", "800M");
   if (!group.made()) GTEST_SKIP() << "this process cannot make cgroups";
   const report::Run job = run("memory", &group);
-  EXPECT_THAT(first_line(job), HasSubstr("out of memory: ")) << report::to_text(job);
+  EXPECT_THAT(first_line(job), HasSubstr("Out of memory: ")) << report::to_text(job);
   EXPECT_THAT(first_line(job), HasSubstr("of the 800 MiB of the job's cgroup")) << report::to_text(job);
   EXPECT_THAT(rules(job), Contains("memory-full"));
 }

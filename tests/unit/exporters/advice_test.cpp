@@ -207,7 +207,7 @@ TEST_P(Advisor, NamesTheFaultAndNothingElse) {
   MadeUpRun made_up;
   if (fault.prepare) fault.prepare(made_up);
   const auto run = made_up.make(fault.change);
-  const auto advice = find_advice(run, find_stragglers(run));
+  const auto advice = find_all(run).advice;
   std::vector<std::string> rules;
   for (const Advice& one : advice) rules.push_back(one.rule);
   ASSERT_THAT(rules, ElementsAre(fault.rule));
@@ -223,12 +223,12 @@ TEST(Advice, ACleanRunGetsNone) {
     MadeUpRun made_up{.ranks = ranks};
     made_up.staged("n1", 30, "done");
     const auto run = made_up.make();
-    EXPECT_THAT(find_advice(run, find_stragglers(run)), IsEmpty()) << ranks << " ranks";
+    EXPECT_THAT(find_all(run).advice, IsEmpty()) << ranks << " ranks";
   }
   MadeUpRun made_up;
   const auto run = made_up.make();
   EXPECT_THAT(
-      advise(run, find_stragglers(run)),
+      advise(run, find_all(run)),
       ElementsAre(HasSubstr("Nothing stands out: waiting for data takes 1.1 % of the step, communication ")));
 }
 
@@ -237,7 +237,7 @@ TEST(Advice, GpusThatWorkGetNone) {
   MadeUpRun made_up;
   on_gpus()(made_up);
   const auto run = made_up.make();
-  EXPECT_THAT(find_advice(run, find_stragglers(run)), IsEmpty());
+  EXPECT_THAT(find_all(run).advice, IsEmpty());
 }
 
 // With the cause of idle GPUs in the same report.
@@ -248,7 +248,7 @@ TEST(Advice, OfIdleGpusNamesTheReason) {
     const auto run = made_up.make(change);
     std::vector<std::string> rules;
     std::string reason;
-    for (const Advice& one : find_advice(run, find_stragglers(run))) {
+    for (const Advice& one : find_all(run).advice) {
       rules.push_back(one.rule);
       if (one.rule == "gpu-idle") reason = one.text();
     }
@@ -269,8 +269,7 @@ TEST(Advice, OfUnusedMemoryOfGpusHasItsFigures) {
     on_gpus([&](record::Gpu& gpu, int rank) { gpu.memory_peak_bytes = rank == 3 ? peak : kGiB; })(made_up);
     const auto run = made_up.make([](RankStep& does, int, int) { does.network = 30; });
     std::vector<std::string> texts;
-    for (const Advice& one : find_advice(run, find_stragglers(run)))
-      texts.push_back(one.rule + ": " + one.finding);
+    for (const Advice& one : find_all(run).advice) texts.push_back(one.rule + ": " + one.finding);
     return texts;
   };
   EXPECT_THAT(
@@ -286,13 +285,13 @@ TEST(Advice, UnusedGpusOfRanksWithoutRecordsAreNotNamed) {
   MadeUpRun made_up{.last_rank_written = 2};
   on_gpus()(made_up);
   const auto run = made_up.make();
-  EXPECT_THAT(find_advice(run, find_stragglers(run)), IsEmpty());
+  EXPECT_THAT(find_all(run).advice, IsEmpty());
 }
 
 TEST(Advice, TimesInOneSentenceHaveOneUnit) {
   MadeUpRun made_up;
   const auto run = made_up.make([](RankStep& does, int rank, int) { does.slow_down(rank == 3 ? 16 : 12); });
-  const auto advice = find_advice(run, find_stragglers(run));
+  const auto advice = find_all(run).advice;
   ASSERT_EQ(advice.size(), 1);
   EXPECT_THAT(advice[0].finding, HasSubstr("a step would take 957 ms instead of 1267 ms"));
 }

@@ -174,7 +174,7 @@ TEST_F(ReportTest, PageOfImpossibleStepNumbersIsMade) {
 TEST_F(ReportTest, RunWithoutAStepIsReportedToo) {
   rank(0, 1);
   const auto run = load({folder_.path()});
-  EXPECT_THAT(advise(run, find_stragglers(run)), ElementsAre("No step has ended yet."));
+  EXPECT_THAT(advise(run, find_all(run)), ElementsAre("No step has ended yet."));
   EXPECT_THAT(to_html(run), HasSubstr("</html>"));
   EXPECT_EQ(to_json(run)["ranks"][0]["step_ms"], 0.0);
 }

@@ -19,9 +19,13 @@ using ::testing::IsEmpty;
 using ::testing::Not;
 using ::testing::SizeIs;
 
+Stragglers stragglers_of(const Run& run) {
+  return find_stragglers(run, common_steps(run));
+}
+
 // The only straggler of a run with this change.
 Straggler only(MadeUpRun& made_up, const MadeUpRun::Change& change) {
-  const Stragglers all = find_stragglers(made_up.make(change));
+  const Stragglers all = stragglers_of(made_up.make(change));
   EXPECT_THAT(all.found, SizeIs(1));
   return all.found.empty() ? Straggler{} : all.found.front();
 }
@@ -29,7 +33,7 @@ Straggler only(MadeUpRun& made_up, const MadeUpRun::Change& change) {
 TEST(Stragglers, ACleanRunHasNone) {
   for (const int ranks : {1, 2, 3, 8}) {
     MadeUpRun made_up{.ranks = ranks};
-    const Stragglers all = find_stragglers(made_up.make());
+    const Stragglers all = stragglers_of(made_up.make());
     EXPECT_THAT(all.found, IsEmpty()) << ranks << " ranks";
     EXPECT_EQ(all.steps, 62) << "the first two steps are left out";
     EXPECT_EQ(all.ranks.size(), ranks);
@@ -38,7 +42,7 @@ TEST(Stragglers, ACleanRunHasNone) {
 
 TEST(Stragglers, ASlowWorkerIsScoredAgainstItsPeersAndThoseWhoWaitNameIt) {
   MadeUpRun made_up;
-  const Stragglers all = find_stragglers(made_up.make([](RankStep& does, int rank, int) {
+  const Stragglers all = stragglers_of(made_up.make([](RankStep& does, int rank, int) {
     if (rank == 3) does.backward += 20;
   }));
   ASSERT_THAT(all.found, SizeIs(1));
@@ -74,7 +78,7 @@ TEST(Stragglers, OfTwoRanksTheSlowOneIsNamed) {
 
 TEST(Stragglers, ARankIsComparedWithItsOwnPast) {
   MadeUpRun made_up;
-  const Stragglers all = find_stragglers(made_up.make([](RankStep& does, int rank, int step) {
+  const Stragglers all = stragglers_of(made_up.make([](RankStep& does, int rank, int step) {
     if (rank == 1 && step >= 48) does.slow_down(1.5);
   }));
   ASSERT_THAT(all.found, SizeIs(1));
@@ -82,7 +86,7 @@ TEST(Stragglers, ARankIsComparedWithItsOwnPast) {
   EXPECT_NEAR(all.found.front().to_past.value(), 1.45, 0.05);
   EXPECT_NEAR(all.ranks[0].to_past.value(), 1.0, 0.01);
   MadeUpRun short_one{.steps = 20};
-  EXPECT_FALSE(find_stragglers(short_one.make()).ranks[0].to_past) << "too few steps";
+  EXPECT_FALSE(stragglers_of(short_one.make()).ranks[0].to_past) << "too few steps";
 }
 
 TEST(Stragglers, AllRanksOfASlowNodeAreOneFinding) {
@@ -97,7 +101,7 @@ TEST(Stragglers, AllRanksOfASlowNodeAreOneFinding) {
 
 TEST(Stragglers, RanksOfSeveralNodesHaveEachTheirOwnCause) {
   MadeUpRun made_up{.ranks = 8};
-  const Stragglers all = find_stragglers(made_up.make([](RankStep& does, int rank, int) {
+  const Stragglers all = stragglers_of(made_up.make([](RankStep& does, int rank, int) {
     if (rank == 1) does.data_wait += 20;
     if (rank == 6) does.backward += 25;
   }));
@@ -121,7 +125,7 @@ TEST(Stragglers, EqualWorkCostsTheMean) {
     does.tokens = 1500;
     does.backward += 40;
   };
-  const Stragglers turns = find_stragglers(made_up.make([&](RankStep& does, int rank, int step) {
+  const Stragglers turns = stragglers_of(made_up.make([&](RankStep& does, int rank, int step) {
     if (step % 4 == rank) longer(does);
   }));
   ASSERT_THAT(turns.found, SizeIs(1));
@@ -138,14 +142,14 @@ TEST(Stragglers, EqualWorkCostsTheMean) {
 
 TEST(Stragglers, RanksThatDoNotWaitForEachOtherTakeAsLongAsTheSlowest) {
   MadeUpRun made_up{.synchronised = false};
-  const Stragglers late = find_stragglers(made_up.make([](RankStep& does, int rank, int) {
+  const Stragglers late = stragglers_of(made_up.make([](RankStep& does, int rank, int) {
     if (rank == 3) does.backward += 40;
   }));
   ASSERT_THAT(late.found, SizeIs(1));
   EXPECT_NEAR(late.step_ms, 130, 1.5);
   EXPECT_NEAR(late.found[0].step_ms_without, 90, 1.5);
   // Nobody waits for a rank that has one long step now and then.
-  const Stragglers turns = find_stragglers(made_up.make([](RankStep& does, int rank, int step) {
+  const Stragglers turns = stragglers_of(made_up.make([](RankStep& does, int rank, int step) {
     if (step % 4 == rank) does.backward += 40;
   }));
   EXPECT_THAT(turns.found, IsEmpty());
@@ -254,25 +258,25 @@ TEST(Stragglers, OfTwoRanksWithALateNetworkTheWorseIsNamed) {
 TEST(Stragglers, WaitingForARankWhoseRecordIsNotHereIsNotTheNetwork) {
   MadeUpRun made_up{.last_rank_written = 1};
   const auto slow = [](RankStep& does, int rank, int) { does.backward += rank == 3 ? 40 : 0; };
-  const Stragglers all = find_stragglers(made_up.make(slow));
+  const Stragglers all = stragglers_of(made_up.make(slow));
   EXPECT_THAT(all.found, IsEmpty());
   EXPECT_EQ(all.ranks.at(0).late_rank, 3);
   made_up.communication_measured = false;
-  EXPECT_THAT(find_stragglers(made_up.make(slow)).found, IsEmpty());
+  EXPECT_THAT(stragglers_of(made_up.make(slow)).found, IsEmpty());
 }
 
 TEST(Stragglers, StepsThatNotAllRanksHaveAreNotCompared) {
   MadeUpRun made_up;
   auto run = made_up.make();
   run.ranks[2].steps.clear();
-  EXPECT_EQ(find_stragglers(run).steps, 0);
-  EXPECT_THAT(find_stragglers(run).ranks, IsEmpty());
-  EXPECT_EQ(straggler_text(find_stragglers(run)), "");
+  EXPECT_EQ(stragglers_of(run).steps, 0);
+  EXPECT_THAT(stragglers_of(run).ranks, IsEmpty());
+  EXPECT_EQ(straggler_text(stragglers_of(run)), "");
 }
 
 TEST(Stragglers, AreShownAsTableAndJson) {
   MadeUpRun made_up{.ranks = 12, .ranks_per_node = 6};
-  const Stragglers all = find_stragglers(
+  const Stragglers all = stragglers_of(
       made_up.make([](RankStep& does, int rank, int) { does.backward += rank == 10 ? 20 : 0; }));
   EXPECT_THAT(straggler_text(all),
               HasSubstr("the 8 slowest ranks, last 62 steps; the slowest rank of a step works 20.8 % "));

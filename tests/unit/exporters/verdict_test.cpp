@@ -6,7 +6,7 @@
 
 #include <numeric>
 
-#include "exporters/report/memory.h"
+#include "exporters/report/advice.h"
 #include "exporters/report/resource_advice.h"
 #include "tests/unit/exporters/made_up_run.h"
 
@@ -19,12 +19,13 @@ using record::Phase;
 using record::Resources;
 using record::Snapshot;
 using record::Writer;
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 Verdict verdict_on(const MadeUpRun::Change& change, MadeUpRun&& made = {}) {
-  const auto verdict = find_verdict(made.make(change));
+  const auto verdict = find_all(made.make(change)).verdict;
   if (!verdict) throw std::runtime_error("there is no verdict");
   return *verdict;
 }
@@ -130,13 +131,13 @@ TEST(Verdict, HalvesAStepThatOnlyWaitsForData) {
 TEST(Verdict, BeginsTheReportWithItsRemedy) {
   MadeUpRun made;
   const report::Run run = made.make([](RankStep& does, int, int) { does.network = 30; });
-  const auto lines = verdict_lines(run, find_stragglers(run));
+  const auto lines = verdict_lines(run, find_all(run));
   ASSERT_EQ(lines.size(), 3);
   EXPECT_THAT(
       lines[0],
       HasSubstr("bound by: communication, 26 % of the step (30.0 of 117 ms). Give each step more work"));
   EXPECT_THAT(lines[1], HasSubstr("a step would take at least 116 ms with twice the disk"));
-  const auto json = verdict_json(run);
+  const auto json = verdict_json(run, find_all(run));
   EXPECT_EQ(json["bound_by"], "communication");
   EXPECT_NEAR(json["bound_share"], 0.26, 0.01);
   EXPECT_EQ(json["bound_parts_ms"].size(), 5);
@@ -147,8 +148,8 @@ TEST(Verdict, OfARunWithoutStepsIsNull) {
   MadeUpRun made;
   made.steps = 0;
   const report::Run run = made.make();
-  EXPECT_THAT(verdict_lines(run, find_stragglers(run)), IsEmpty());
-  EXPECT_TRUE(verdict_json(run)["bound_by"].is_null());
+  EXPECT_THAT(verdict_lines(run, find_all(run)), IsEmpty());
+  EXPECT_TRUE(verdict_json(run, find_all(run))["bound_by"].is_null());
 }
 
 constexpr std::uint64_t kSecond = 1'000'000'000;
@@ -233,8 +234,11 @@ TEST(MemoryUseTest, CountsSharedMemoryOnceAndFilesNotAtAll) {
 }
 
 std::vector<std::string> rules(const Run& run) {
+  Findings found = find_all(run);
+  found.advice.clear();
+  add_resource_advice(run, found);
   std::vector<std::string> names;
-  for (const Advice& advice : resource_advice(run)) names.push_back(advice.rule);
+  for (const Advice& advice : found.advice) names.push_back(advice.rule);
   return names;
 }
 
@@ -243,8 +247,8 @@ TEST(ResourceAdvice, WarnsWhenMemoryIsNearlyFull) {
   EXPECT_THAT(rules(run), IsEmpty());
   for (Snapshot& rank : run.ranks) rank.resources->memory_peak_bytes = 460;
   EXPECT_THAT(rules(run), ElementsAre("memory-full"));
-  EXPECT_THAT(verdict_lines(run, find_stragglers(run))[0],
-              HasSubstr("memory is nearly full: the 2 ranks on n1 use up to 920 B of the 1000 B"));
+  EXPECT_THAT(verdict_lines(run, find_all(run))[0],
+              HasSubstr("Memory is nearly full: the 2 ranks on n1 use up to 920 B of the 1000 B"));
 }
 
 TEST(ResourceAdvice, SaysThatARankDiedForMemory) {
@@ -253,7 +257,21 @@ TEST(ResourceAdvice, SaysThatARankDiedForMemory) {
   EXPECT_THAT(rules(run), IsEmpty());
   run.ranks[1].finished_unix_ns = 0;
   EXPECT_THAT(rules(run), ElementsAre("memory-full"));
-  EXPECT_THAT(verdict_lines(run, find_stragglers(run))[0], HasSubstr("out of memory: the 2 ranks on n1"));
+  const Findings found = find_all(run);
+  const std::string line = verdict_lines(run, found).at(0);
+  EXPECT_THAT(line, HasSubstr("Out of memory: the 2 ranks on n1"));
+  EXPECT_THAT(advise(run, found), Contains(line)) << "one finding, one remedy";
+}
+
+// The first step's activations are what ends many jobs.
+TEST(ResourceAdvice, SaysThatARankDiedForMemoryBeforeItsFirstStep) {
+  report::Run run = run_of_100_seconds();
+  for (Snapshot& rank : run.ranks) {
+    rank.counters = {};
+    rank.resources->memory_peak_bytes = 460;
+  }
+  EXPECT_THAT(rules(run), ElementsAre("memory-full"));
+  EXPECT_THAT(advise(run, find_all(run)), ElementsAre(HasSubstr("Memory is nearly full")));
 }
 
 // A larger cap helps only where a step has little work for its communication, and only memory of the host is known.
@@ -272,7 +290,7 @@ TEST(ResourceAdvice, SaysThatALargerCapFitsOnlyWhereThatIsKnownAndHelps) {
   EXPECT_THAT(rules(run), IsEmpty());
   with_communication(30);
   EXPECT_THAT(rules(run), ElementsAre("memory-unused"));
-  EXPECT_THAT(resource_advice(run)[0].text(), HasSubstr("(30 %), and each step has little work"));
+  EXPECT_THAT(advise(run, find_all(run)), Contains(HasSubstr("(30 %), and each step has little work")));
   run.ranks[1].resources->on_device = 1;
   EXPECT_THAT(rules(run), IsEmpty());
   run.ranks[1].resources->on_device = 0;
