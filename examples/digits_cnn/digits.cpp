@@ -8,11 +8,9 @@
 #include "common/tool.h"
 #include "common/units.h"
 #include "examples/device.h"
+#include "examples/verdict.h"
 #include "runtime/data/loader.h"
-#include "runtime/data/loader_options.h"
-#include "runtime/ddp/collectives.h"
-#include "runtime/train/fused_optimizer.h"
-#include "runtime/train/learning_rate.h"
+#include "runtime/lockstep.h"
 
 namespace lockstep::digits {
 namespace {
@@ -43,7 +41,7 @@ std::unique_ptr<data::Loader> make_loader(const Data& data, const Options& optio
       .cap = options.batch,
       .step_tokens = step_pictures(options, world),
       .step_stretch = 1,
-      .seed = options.seed,
+      .seed = Seeds(options.seed).data(),
       .tail = data::Tail::drop,
   };
   return std::make_unique<data::Loader>(
@@ -56,22 +54,15 @@ torch::Tensor pixels_of(const data::Batch& batch) {
 
 // The held-out pictures are divided among the ranks.
 double accuracy(const Network& network, torch::nn::Module& module, const Data& data, World& world) {
-  const torch::NoGradGuard no_gradients;
+  Validation validation(world, module);
   // Without the world's timer, since this is not part of a training step.
   data::Loader loader(*data.heldout, {.ranks = world.size(), .cap = 128, .order = data::Order::sequential},
                       world.rank(), nullptr,
                       {.device = data.device, .next_epoch_ahead = false, .images = picture_options()});
-  const auto counts = torch::zeros(2, torch::TensorOptions(torch::kInt64).device(data.device));
-  module.eval();
   for (const auto& batch : loader) {
-    if (batch.empty) continue;
-    counts[0] += (network(pixels_of(batch)).argmax(1) == batch.labels).sum();
-    counts[1] += batch.labels.size(0);
+    if (!batch.empty) validation.add_classes(network(pixels_of(batch)), batch.labels);
   }
-  module.train();
-  all_reduce(world, counts, ReduceOp::sum, "accuracy");
-  const auto sums = counts.to(torch::kCPU, torch::kDouble);
-  return (sums[0] / sums[1]).item<double>();
+  return validation.result().accuracy.value_or(0);
 }
 
 }  // namespace
@@ -94,7 +85,13 @@ std::optional<int> parse(Options& options, const std::string& program, const std
   app.add_option("--epochs", options.epochs, "Train this many times on all pictures")
       ->check(CLI::PositiveNumber);
   app.add_option("--lr", options.learning_rate, "Maximum learning rate")->check(CLI::PositiveNumber);
+  app.add_option("--clip", options.clip, "Maximum norm of the gradients")->check(CLI::PositiveNumber);
+  app.add_option("--average", options.average, "Decay of the averaged weights")->check(CLI::Range(0.0, 1.0));
+  app.add_flag("--bf16", options.bf16, "Compute in bfloat16 where that is precise enough");
   app.add_option("--seed", options.seed, "Seed of the parameters and of the order of the pictures");
+  app.add_option(
+      "--checkpoint", options.checkpoint,
+      "Folder of checkpoints, shared by all nodes: resume from the newest, and save after each epoch");
   more(app);
   const int code = tool.run(argc, argv, [&] { parsed = true; });
   options.json = tool.json();
@@ -107,8 +104,12 @@ Data open_data(const Options& options, const World& world) {
           choose_device(options.device, world)};
 }
 
-Result train(const Network& network, torch::nn::Module& module, DistributedDataParallelBase& ddp,
+Result train(const Network& forward, torch::nn::Module& module, DistributedDataParallelBase& ddp,
              const Data& data, const Options& options, World& world) {
+  const Network network = [&](const torch::Tensor& pixels) {
+    const Autocast autocast(data.device.type(), torch::kBFloat16, options.bf16);
+    return forward(pixels).to(torch::kFloat);
+  };
   Result result;
   result.accuracy_before = accuracy(network, module, data, world);
   const auto loader = make_loader(data, options, world);
@@ -117,6 +118,17 @@ Result train(const Network& network, torch::nn::Module& module, DistributedDataP
   const std::uint64_t pictures = step_pictures(options, world);
   const std::uint64_t steps = options.epochs * ((data.training->size() + pictures - 1) / pictures);
   LearningRate learning_rate(optimizer, schedule::one_cycle(static_cast<std::int64_t>(steps)));
+  WeightAverage average(module, options.average);
+  std::optional<Checkpointer> checkpointer;
+  if (!options.checkpoint.empty()) {
+    checkpointer.emplace(world, options.checkpoint);
+    checkpointer->add("model", module);
+    checkpointer->add("optimizer", optimizer);
+    checkpointer->add("learning_rate", learning_rate);
+    checkpointer->add("average", average);
+    checkpointer->add("loader", *loader);
+    result.steps = checkpointer->load_latest().value_or(0);
+  }
 
   const std::uint64_t begin = monotonic_ns();
   // The sums stay on the device: reading them in every step would make the CPU wait for a GPU.
@@ -134,18 +146,24 @@ Result train(const Network& network, torch::nn::Module& module, DistributedDataP
       losses[1] += batch.loss_tokens;
       if (!batch.last_of_step) continue;
       const auto scope = world.timer().phase(profile::Phase::optimizer);
+      clip_grad_norm(parameters_of(module), options.clip);
       optimizer.step();
       optimizer.zero_grad();
       learning_rate.step();
+      average.update();
       ++result.steps;
     }
+    if (checkpointer) checkpointer->save(result.steps);
   }
+  if (checkpointer) checkpointer->wait();
   all_reduce(world, losses, ReduceOp::sum, "loss");
   result.loss = (losses[0] / losses[1]).item<double>();
   result.seconds = seconds_between(begin, monotonic_ns());
   // Each rank has the running statistics of its own last batch.
   ddp.broadcast_buffers();
   result.accuracy_after = accuracy(network, module, data, world);
+  const auto averaged = average.swap();
+  result.accuracy_averaged = accuracy(network, module, data, world);
   return result;
 }
 
@@ -156,6 +174,7 @@ void print(const Result& result, const Data& data, const Options& options, World
                  {"device", data.device.str()},
                  {"accuracy_before", result.accuracy_before},
                  {"accuracy_after", result.accuracy_after},
+                 {"accuracy_averaged", result.accuracy_averaged},
                  {"loss", result.loss},
                  {"steps", result.steps},
                  {"seconds", result.seconds}});
@@ -163,11 +182,10 @@ void print(const Result& result, const Data& data, const Options& options, World
   }
   fmt::print("trained {} steps on {} in {}; loss {:.3f}\n", result.steps, data.device.str(),
              format_seconds(result.seconds), result.loss);
-  fmt::print("accuracy on {} held-out digits: {:.1f} % -> {:.1f} %\n", data.heldout->size(),
-             100 * result.accuracy_before, 100 * result.accuracy_after);
-  const auto shared = environment::get("LOCKSTEP_REPORT_DIR");
-  const auto folder = shared ? *shared : world.timer().file().parent_path().string();
-  if (!folder.empty()) fmt::print("where each rank's time went: lockstep-report {}\n", folder);
+  fmt::print("accuracy on {} held-out digits: {:.1f} % -> {:.1f} % ({:.1f} % with averaged weights)\n",
+             data.heldout->size(), 100 * result.accuracy_before, 100 * result.accuracy_after,
+             100 * result.accuracy_averaged);
+  print_verdict(world);
 }
 
 }  // namespace lockstep::digits

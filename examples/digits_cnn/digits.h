@@ -27,8 +27,12 @@ struct Options {
   std::uint64_t batch = 32;       ///< pictures of a rank in a step
   std::uint64_t epochs = 10;
   double learning_rate = 3e-3;  ///< maximum
+  double clip = 1.0;            ///< maximum norm of the gradients
+  double average = 0.95;        ///< decay of the averaged weights
+  bool bf16 = false;            ///< forward in bfloat16 where that is precise enough
   std::uint64_t seed = 1;
-  bool json = false;  ///< print the results as one JSON object, and nothing else
+  std::filesystem::path checkpoint;  ///< folder of checkpoints to resume from and to write; empty: none
+  bool json = false;                 ///< print the results as one JSON object, and nothing else
 };
 
 /// Reads the command line; `more` adds the program's own options. Returns main's exit code if there is nothing
@@ -53,7 +57,8 @@ using Network = std::function<torch::Tensor(const torch::Tensor& pixels)>;
 struct Result {
   double accuracy_before = 0;  ///< share of the held-out pictures that are read correctly
   double accuracy_after = 0;
-  double loss = 0;  ///< mean over the pictures of all ranks in the last epoch
+  double accuracy_averaged = 0;  ///< with the averaged weights
+  double loss = 0;               ///< mean over the pictures of all ranks in the last epoch
   std::int64_t steps = 0;
   double seconds = 0;  ///< of training
 };

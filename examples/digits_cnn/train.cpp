@@ -12,7 +12,6 @@ namespace lockstep::digits {
 namespace {
 
 struct CnnOptions : Options {
-  bool bf16 = false;
   bool sync_batch_norm = false;
 };
 
@@ -34,19 +33,18 @@ torch::nn::Sequential make_model() {
 
 int run(const CnnOptions& options, int argc, char** argv) {
   World world(argc, argv);
-  torch::manual_seed(options.seed);
+  const Seeds seeds(options.seed);
+  seeds.seed_model();
   Data data;
   if (!done_on_all_ranks(world, "digits_cnn", "opening the data", [&] { data = open_data(options, world); }))
     return 1;
   auto model = make_model();
+  seeds.seed_rank(world);
   if (options.sync_batch_norm) convert_sync_batch_norm(world, model);
   model->to(data.device);
   to_channels_last(*model);
   DistributedDataParallel ddp(model, world);
-  const auto network = [&](const torch::Tensor& pixels) {
-    const Autocast autocast(data.device.type(), torch::kBFloat16, options.bf16);
-    return ddp(pixels).to(torch::kFloat);
-  };
+  const auto network = [&](const torch::Tensor& pixels) { return ddp(pixels); };
   print(train(network, *model, ddp, data, options, world), data, options, world);
   return 0;
 }
@@ -57,7 +55,6 @@ int run(const CnnOptions& options, int argc, char** argv) {
 int main(int argc, char** argv) {
   lockstep::digits::CnnOptions options;
   const auto more = [&](CLI::App& app) {
-    app.add_flag("--bf16", options.bf16, "Compute in bfloat16 where that is precise enough");
     app.add_flag("--sync-batch-norm", options.sync_batch_norm,
                  "Batch norm with the statistics of all ranks' batches");
   };

@@ -112,10 +112,10 @@ double Progress::elapsed() const {
   return before_.seconds + seconds_between(begin_ns_, monotonic_ns());
 }
 
-double Progress::learning_rate() const {
+double Progress::learning_rate_factor() const {
   const double warm = std::min(1.0, static_cast<double>(steps_ + 1) / (options_.warm_up + 1));
   const double wave = 0.5 * (1 + std::cos(std::numbers::pi * std::min(1.0, done())));
-  return options_.learning_rate * warm * (kLowestRate + (1 - kLowestRate) * wave);
+  return warm * (kLowestRate + (1 - kLowestRate) * wave);
 }
 
 }  // namespace lockstep::text_lm

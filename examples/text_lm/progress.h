@@ -59,8 +59,8 @@ class Progress {
   /// The number of finished steps.
   std::int64_t steps() const { return steps_; }
 
-  /// The learning rate of the next step: warm-up, then half a cosine down to a tenth.
-  double learning_rate() const;
+  /// The factor of the next step's learning rate: warm-up, then half a cosine down to a tenth.
+  double learning_rate_factor() const;
 
   /// Waits for the last step's numbers and returns the results.
   Summary finish();

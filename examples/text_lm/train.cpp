@@ -8,7 +8,6 @@
 #include <optional>
 #include <string>
 
-#include "common/environment.h"
 #include "common/error.h"
 #include "common/tool.h"
 #include "common/units.h"
@@ -21,6 +20,7 @@
 #include "examples/text_lm/samples_seen.h"
 #include "examples/text_lm/update.h"
 #include "examples/text_lm/vocabulary.h"
+#include "examples/verdict.h"
 #include "runtime/data/loader.h"
 #include "runtime/lockstep.h"
 #include "staging/pack/reader.h"
@@ -85,10 +85,6 @@ std::uint64_t tokens_of(const pack::Reader& pages) {
   return tokens;
 }
 
-void set_learning_rate(torch::optim::Optimizer& optimizer, double rate) {
-  for (auto& group : optimizer.param_groups()) group.options().set_lr(rate);
-}
-
 torch::Tensor forward(Ddp& ddp, const data::Batch& batch, const Options& options, World& world) {
   const auto scope = world.timer().phase(profile::Phase::forward);
   check_tokens(batch.tokens, ddp->options().vocabulary);
@@ -131,10 +127,11 @@ struct Saved {
   torch::Tensor seen;
 };
 
-void add_all(Checkpointer& checkpointer, Job& job, Update& update, Saved& saved) {
+void add_all(Checkpointer& checkpointer, Job& job, Update& update, WeightAverage& average, Saved& saved) {
   checkpointer.add("model_options", saved.model);
   checkpointer.add("model", *job.model);
   update.add_to(checkpointer);
+  checkpointer.add("average", average);
   checkpointer.add("loader", *job.loader);
   checkpointer.add("steps", saved.progress.steps);
   checkpointer.add("tokens", saved.progress.tokens);
@@ -142,12 +139,15 @@ void add_all(Checkpointer& checkpointer, Job& job, Update& update, Saved& saved)
   checkpointer.add("seen", saved.seen);
 }
 
-Result train(Job& job, const Options& options, World& world) {
+Result train(Job& job, WeightAverage& average, const Options& options, World& world) {
   Ddp ddp(job.model, world);
   if (options.compress) ddp.register_comm_hook(bf16_compress_hook());
   Update update(ddp, job.model, options);
   SamplesSeen seen(job.pages->size());
   Progress progress(options, tokens_of(*job.pages), world);
+  // By time, tokens or steps. Where only steps count, use the schedules of lockstep::schedule.
+  LearningRate learning_rate(update.optimizer(),
+                             [&](std::int64_t) { return progress.learning_rate_factor(); });
   Result result;
   Saved saved{.model = {fmt::format("{} heads", options.model.heads)}, .progress = {}, .seen = {}};
   std::optional<Checkpointer> checkpointer;
@@ -156,7 +156,7 @@ Result train(Job& job, const Options& options, World& world) {
     stop.emplace(world);
     checkpointer.emplace(world, options.checkpoint,
                          CheckpointerOptions{.local_dir = options.checkpoint_local});
-    add_all(*checkpointer, job, update, saved);
+    add_all(*checkpointer, job, update, average, saved);
     if ((result.resumed_at = checkpointer->load_latest())) {
       progress.resume(saved.progress);
       seen.resume(saved.seen, world);
@@ -193,8 +193,9 @@ Result train(Job& job, const Options& options, World& world) {
 
       {
         const auto scope = world.timer().phase(profile::Phase::optimizer);
-        set_learning_rate(update.optimizer(), progress.learning_rate());
+        learning_rate.set_step(progress.steps());
         update.apply();
+        average.update();
       }
       progress.end_step();
       if (progress.over()) break;
@@ -245,9 +246,6 @@ void write_results(Job& job, const Options& options, World& world) {
     say(options, world, "the model writes:\n{}\n",
         write_text(job.model, *job.vocabulary, options.sample_tokens));
   }
-  const auto shared = environment::get("LOCKSTEP_REPORT_DIR");
-  const auto folder = shared ? *shared : world.timer().file().parent_path().string();
-  if (!folder.empty()) say(options, world, "where each rank's time went: lockstep-report {}\n", folder);
 }
 
 int run(const Options& options, int argc, char** argv) {
@@ -263,10 +261,12 @@ int run(const Options& options, int argc, char** argv) {
   if (!done_on_all_ranks(world, "text_lm", "opening the data", open_data)) return 1;
   const auto set_up_loader = [&] { job->loader = make_loader(*job, options, world); };
   if (!done_on_all_ranks(world, "text_lm", "making the loader", set_up_loader)) return 1;
+  seeds.seed_rank(world);
 
   print_setup(*job, options, world);
   const auto before = measure(*job, options, world, "before");
-  const auto result = train(*job, options, world);
+  WeightAverage average(*job->model, options.average);
+  const auto result = train(*job, average, options, world);
   const Summary& summary = result.summary;
   if (result.stopped_by != 0) {
     say(options, world, "stopped by signal {} after {} steps: start it again to continue from {}\n",
@@ -284,9 +284,14 @@ int run(const Options& options, int argc, char** argv) {
     say(options, world, "learnt: {}\n", data::to_text(job->loader->cost_coefficients()));
   }
   const auto after = measure(*job, options, world, "after");
+  const auto averaged = [&] {
+    const auto scope = average.swap();
+    return measure(*job, options, world, "with averaged weights, after");
+  }();
   say(options, world, "perplexity on held-out pages: {:.1f} -> {:.1f}\n", before.perplexity,
       after.perplexity);
   write_results(*job, options, world);
+  if (!options.json) print_verdict(world);
   if (options.json && world.rank() == 0) {
     Tool::print({{"ranks", world.size()},
                  {"nodes", world.nodes()},
@@ -304,7 +309,8 @@ int run(const Options& options, int argc, char** argv) {
                  {"samples_seen_once", result.seen.eq(1).sum().item<std::int64_t>()},
                  {"samples_not_seen", result.seen.eq(0).sum().item<std::int64_t>()},
                  {"perplexity_before", before.perplexity},
-                 {"perplexity_after", after.perplexity}});
+                 {"perplexity_after", after.perplexity},
+                 {"perplexity_averaged", averaged.perplexity}});
   }
   return 0;
 }

@@ -61,7 +61,21 @@ TEST_F(Digits, TheNetworkReadsHeldOutDigits) {
   const auto cnn = result_of("2", "digits_cnn", {});
   EXPECT_GE(cnn["accuracy_after"], 0.97) << cnn;
   EXPECT_LT(cnn["accuracy_before"], 0.3) << cnn;
+  EXPECT_GE(cnn["accuracy_averaged"], 0.97) << cnn;
   EXPECT_EQ(cnn["steps"], 10 * 23) << "1,438 pictures in steps of 64, the last one smaller";
+}
+
+TEST_F(Digits, ItContinuesFromItsCheckpointAndEndsWithTheVerdict) {
+  const lockstep::testing::TemporaryFolder folder;
+  const std::string checkpoint = "--checkpoint=" + folder.path().string();
+  EXPECT_EQ(result_of("2", "digits_cnn", {"--epochs=2", checkpoint})["steps"], 2 * 23);
+  const auto longer = run("1", "digits_cnn", {"--epochs=4", "--batch=64", checkpoint});
+  EXPECT_EQ(longer.exit_code, 0) << longer.error;
+  EXPECT_THAT(longer.output, HasSubstr("trained 92 steps on "));
+#ifdef LOCKSTEP_WITH_REPORT
+  EXPECT_THAT(longer.output, HasSubstr("\nbound by: "));
+  EXPECT_THAT(longer.output, HasSubstr("\ngoodput: "));
+#endif
 }
 
 TEST_F(Digits, ItReadsThemInBfloat16AndWithBatchNormOverAllRanks) {
@@ -86,6 +100,8 @@ TEST_F(Digits, AScriptThatKnowsFiveDigitsLearnsTheOthers) {
       result_of("2", "finetune_script", {"--model", DATA "/pretrained.pt", "--save", trained});
   EXPECT_LT(script["accuracy_before"], 0.55) << script;
   EXPECT_GE(script["accuracy_after"], 0.97) << script;
+  EXPECT_GE(result_of("2", "finetune_script", {"--model", DATA "/pretrained.pt", "--bf16"})["accuracy_after"],
+            0.97);
   // What it saved is a script that starts where it ended.
   const auto again = result_of("1", "finetune_script", {"--model", trained, "--epochs=1"});
   EXPECT_EQ(again["accuracy_before"], script["accuracy_after"]);

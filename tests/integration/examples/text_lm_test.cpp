@@ -270,6 +270,10 @@ TEST_F(TextLm, LearnsAndPrintsThePerplexity) {
   EXPECT_THAT(result.output, HasSubstr("perplexity before training: "));
   EXPECT_THAT(result.output, HasSubstr("perplexity after training: "));
   EXPECT_THAT(result.output, HasSubstr(" tokens/s"));
+#ifdef LOCKSTEP_WITH_REPORT
+  EXPECT_THAT(result.output, HasSubstr("\nbound by: ")) << "the verdict";
+  EXPECT_THAT(result.output, HasSubstr("\ngoodput: "));
+#endif
   EXPECT_THAT(result.output, HasSubstr("lockstep-report "));
   EXPECT_THAT(result.output, HasSubstr("4 batches ahead: at most "));
   EXPECT_THAT(result.output, HasSubstr(" suffice ("));
@@ -278,6 +282,7 @@ TEST_F(TextLm, LearnsAndPrintsThePerplexity) {
   const auto json = nlohmann::json::parse(measured.output);
   EXPECT_NEAR(json["perplexity_before"].get<double>(), 50, 10);
   EXPECT_LT(json["perplexity_after"].get<double>(), 10);
+  EXPECT_LT(json["perplexity_averaged"].get<double>(), 15);
   EXPECT_EQ(json["ranks"], 2);
   EXPECT_LT(json["data_wait_seconds"].get<double>(), 0.02 * json["seconds"].get<double>());
 }
