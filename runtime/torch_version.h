@@ -13,6 +13,7 @@
 
 #include <array>
 #include <utility>
+#include <vector>
 
 namespace lockstep::torch_compat {
 
@@ -71,6 +72,15 @@ inline void set_autocast(at::DeviceType device, bool enabled, at::ScalarType typ
     at::autocast::set_cpu_enabled(enabled);
     at::autocast::set_autocast_cpu_dtype(type);
   }
+#endif
+}
+
+/// Multiplies all tensors by a number that is itself a tensor, on their device.
+inline void foreach_mul_(const std::vector<at::Tensor>& tensors, const at::Tensor& factor) {
+#if TORCH_VERSION_MAJOR >= 2
+  at::_foreach_mul_(tensors, factor);
+#else
+  for (const at::Tensor& tensor : tensors) tensor.mul_(factor);
 #endif
 }
 

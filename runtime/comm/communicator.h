@@ -112,6 +112,9 @@ struct ReduceOptions {
   /// operation runs, so that the `then` of an earlier operation can set it. It must be the same on all ranks.
   /// Floating-point types only.
   const double* scale = nullptr;
+  /// The same for NCCL with the sum: one element of the buffer's type in the device's memory, read when the operation
+  /// runs there.
+  const void* device_scale = nullptr;
   /// Called when the operation has succeeded, before it is done and before the next one begins, on the
   /// communicator's thread. It must be short and must not call operations.
   std::function<void()> then = nullptr;
@@ -180,6 +183,10 @@ class Communicator {
   /// For a device: a function that returns the stream (cudaStream_t) on which the calling thread computes; by
   /// default the default stream. Call it before the first operation.
   virtual void set_stream_source(const std::function<void*()>& /*stream*/) {}
+
+  /// For a device: the stream (cudaStream_t) on which operations run; by default one of the communicator's own. It must
+  /// outlive the communicator. Call it before the first operation.
+  virtual void set_stream(void* /*stream*/) {}
 
   /// A communicator of the ranks with the same color, in the order of their ranks here; null for a negative
   /// color. All ranks call it. This communicator must outlive the new one. `name` names the group in errors. Ranks must

@@ -104,6 +104,10 @@ class CommHook {
   /// from earlier steps only and is not used: a hook that keeps gradients for later must keep it.
   virtual void result_dropped(GradBucket& /*bucket*/) {}
 
+  /// Whether result_dropped() does anything. If so, each step on a GPU that averages by count waits for the counts of all
+  /// ranks.
+  virtual bool uses_result_dropped() const { return true; }
+
   /// Whether this hook gives parameters other memory, as a sharded optimizer does. Without it,
   /// DistributedDataParallel treats other memory as a change of the model.
   virtual bool moves_parameters() const { return false; }

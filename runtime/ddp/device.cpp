@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 
 #include "common/error.h"
 #ifdef LOCKSTEP_WITH_NCCL
@@ -52,13 +53,25 @@ void check_supported(torch::Device device, const std::string& what) {
     fail_usage("{} is on {}; move it to the CPU or to a CUDA device", what, device.str());
 }
 
+c10::Stream communication_stream(torch::Device device) {
+  const c10::impl::VirtualGuardImpl backend(device.type());
+  if (device.is_cpu()) return backend.getStream(device);
+  static std::map<std::string, c10::Stream> streams;
+  const auto found = streams.find(device.str());
+  if (found != streams.end()) return found->second;
+  // Programs take theirs from the pool of normal priority.
+  return streams.emplace(device.str(), backend.getStreamFromGlobalPool(device, true)).first->second;
+}
+
 comm::Communicator& communicator_for(World& world, torch::Device device) {
   if (device.is_cpu()) return world.communicator();
   auto& communicator = world.communicator_of_device(device.index());
 #ifdef LOCKSTEP_WITH_NCCL
-  const auto stream = [device, native = find(device.type())->native_stream]() -> void* {
+  const auto native = find(device.type())->native_stream;
+  const auto stream = [device, native]() -> void* {
     return native(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
   };
+  communicator.set_stream(native(communication_stream(device)));
   communicator.set_stream_source(stream);
   world.timer().use_device_clock(comm::nccl::make_device_clock(device.index(), stream));
 #endif

@@ -1,5 +1,5 @@
-// Finds the communicator for the memory of a model's device. It knows for each type of device which of CUDA's streams
-// stand for those of LibTorch.
+// Finds the communicator for the memory of a model's device, and the stream on which it works. It knows for each type of
+// device which of CUDA's streams stand for those of LibTorch.
 //
 // Threads: the training thread.
 #pragma once
@@ -19,5 +19,9 @@ void check_supported(torch::Device device, const std::string& what);
 /// LibTorch's current stream; from then on the World's timer records the times of that stream. All ranks call
 /// it together. Throws as World::communicator_of_device does.
 comm::Communicator& communicator_for(World& world, torch::Device device);
+
+/// The stream on which communicator_for(…, device) runs its operations: one of LibTorch's pool, so that LibTorch's
+/// allocator can wait for it. For the CPU, its only stream.
+c10::Stream communication_stream(torch::Device device);
 
 }  // namespace lockstep::ddp

@@ -237,7 +237,7 @@ void DistributedDataParallelBase::discard() {
 }
 
 std::int64_t DistributedDataParallelBase::tokens_of_last_step() const {
-  return reducer_->average().count_of_last_step();
+  return reducer_->count_of_last_step();
 }
 
 }  // namespace lockstep

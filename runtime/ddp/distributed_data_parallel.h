@@ -122,7 +122,8 @@ class DistributedDataParallelBase {
   /// holds the gradients of the other ranks. Throws any exception that `loop` throws.
   void join(const std::function<void()>& loop, const JoinOptions& options = {});
 
-  /// The sum of the counts of all ranks in the last optimizer step; 0 if gradients are averaged over ranks.
+  /// The sum of the counts of all ranks in the last optimizer step; 0 if gradients are averaged over ranks. On a GPU it
+  /// waits until all ranks have begun the backward of that step.
   std::int64_t tokens_of_last_step() const;
 
   /// The options of the constructor, with the current sizes of buckets (autotune_buckets changes them once).

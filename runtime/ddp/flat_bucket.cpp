@@ -1,6 +1,9 @@
 #include "runtime/ddp/flat_bucket.h"
 
+#include <algorithm>
+
 #include "common/error.h"
+#include "runtime/ddp/device.h"
 
 namespace lockstep::ddp {
 namespace {
@@ -60,18 +63,34 @@ FlatBucket::FlatBucket(comm::Communicator& communicator, std::string label,
     : label_(std::move(label)) {
   std::size_t bytes = 0;
   for (const auto& parameter : parameters) bytes += bytes_in_bucket(parameter);
-  memory_ = communicator.allocate(bytes);
+  const auto scalar = parameters.at(0).scalar_type();
+  const auto options = torch::TensorOptions().dtype(scalar).device(parameters.at(0).device());
+  torch::Tensor block;  // of a device's allocator
+  if (options.device().is_cpu()) {
+    memory_ = communicator.allocate(bytes);
+  } else {
+    block = torch::zeros({static_cast<std::int64_t>(std::max(bytes, kLine))}, options.dtype(torch::kByte));
+    block.record_stream(communication_stream(options.device()));
+    memory_ = std::shared_ptr<void>(block.data_ptr(), [block](void* /*memory*/) {});
+  }
   const auto type = data_type_of(parameters.at(0).scalar_type(), label_);
   buffer_ = {.data = memory_.get(), .count = bytes / comm::size_of(type), .type = type};
 
-  const auto keep = [memory = memory_](void* /*view*/) {};
-  const auto scalar = parameters.at(0).scalar_type();
-  const auto options = torch::TensorOptions().dtype(scalar).device(parameters.at(0).device());
-  tensor_ = torch::from_blob(memory_.get(), {static_cast<std::int64_t>(buffer_.count)}, keep,
-                             options.dtype(real_type_of(scalar)));
-  auto* position = static_cast<std::byte*>(memory_.get());
+  const auto view_at = [&](std::size_t position, torch::IntArrayRef sizes, torch::IntArrayRef strides,
+                           const torch::TensorOptions& type_of_view) {
+    if (block.defined()) {
+      const std::size_t element = c10::elementSize(c10::typeMetaToScalarType(type_of_view.dtype()));
+      return torch::empty({0}, type_of_view)
+          .set_(block.storage(), static_cast<std::int64_t>(position / element), sizes, strides);
+    }
+    const auto keep = [memory = memory_](void* /*view*/) {};
+    return torch::from_blob(static_cast<std::byte*>(memory_.get()) + position, sizes, strides, keep,
+                            type_of_view);
+  };
+  tensor_ = view_at(0, {static_cast<std::int64_t>(buffer_.count)}, {1}, options.dtype(real_type_of(scalar)));
+  std::size_t position = 0;
   for (const auto& parameter : parameters) {
-    views_.push_back(torch::from_blob(position, parameter.sizes(), strides_of(parameter), keep, options));
+    views_.push_back(view_at(position, parameter.sizes(), strides_of(parameter), options));
     position += bytes_in_bucket(parameter);
   }
 }

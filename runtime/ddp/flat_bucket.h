@@ -1,6 +1,6 @@
-// The memory of a bucket: the gradients of several parameters one after the other, in one block that the
-// communicator allocates. For each gradient there is a view with the parameter's shape. The memory lives as
-// long as any view.
+// The memory of a bucket: the gradients of several parameters one after the other, in one block. For each gradient there
+// is a view with the parameter's shape. The memory lives as long as any view. On the CPU the communicator allocates it; on
+// a device LibTorch's allocator does, and reuses it when the communicator's stream has ended its work on it too.
 //
 // Threads: the training thread. While an operation runs, the memory belongs to the communicator.
 #pragma once

@@ -7,7 +7,7 @@
 // the first factor, half types would overflow. In the first step each rank expects its own power of two. Its gradients
 // are reduced after backward, multiplied by the ratio of its power of two and the one of the sum, which is exact too.
 //
-// Threads: the training thread; the communicator's thread computes the factor.
+// Threads: the training thread; on the CPU the communicator's thread computes the factor.
 #pragma once
 
 #include <cstdint>
@@ -52,7 +52,8 @@ class GradientAverage {
   double loss_factor() const { return 1.0 / expected_; }
 
   /// This rank's part of the step's message, and a function to call with that of all ranks, from any thread: it sets
-  /// *factor(). The next begin() belongs to the next step.
+  /// *factor() and count_of_last_step(). The next begin() belongs to the next step. On a device the function is called a
+  /// step later, so that begin() uses the sum of exactly two steps ago on all ranks.
   struct Step {
     RankAverage mine;
     std::function<void(const JobAverage&)> decide;

@@ -67,6 +67,7 @@ Reducer::Reducer(comm::Communicator& communicator, comm::Communicator& gradients
       options_(options),
       sync_(sync),
       average_(communicator.size()),
+      device_factor_(gradients),
       message_(communicator),
       replica_check_(communicator, gradients, options),
       observer_(communicator, timer),
@@ -195,17 +196,29 @@ void Reducer::send_message() {
   StepReport report{.average = step.mine, .fingerprint = 0, .durations = observer_.to_compare()};
   // Inside join, ranks that have ended keep their old parameters.
   if (counts_steps_) report.fingerprint = replica_check_.begin();
-  message_.send(report, std::move(step.decide));
+  message_.send(report, std::move(step.decide),
+                on_device() ? StepMessage::Decide::received : StepMessage::Decide::at_once);
+  device_factor_.forget();
+  if (receives_later() && average_.mode() == Averaging::by_count)
+    device_factor_.begin(parameters_.front().tensor.device(), step.mine.count, 1 / average_.loss_factor());
 }
 
-void Reducer::receive_message() {
-  if (!message_.sent()) return;
-  summary_ = message_.receive();
-  const bool decided = average_.agreed();
-  own_factor_ = average_.agree(summary_.average);
-  if (decided || !comm_hook_) return;
-  if (average_.mode() == Averaging::by_count) comm_hook_->averages_by_count();
-  scale_hook();
+bool Reducer::receives_later() const {
+  const bool hook_waits =
+      comm_hook_ && comm_hook_->uses_result_dropped() && average_.mode() == Averaging::by_count;
+  return on_device() && average_.agreed() && !hook_waits;
+}
+
+// Of this step, or on a device of the step before.
+void Reducer::receive_messages() {
+  while (message_.pending() > (receives_later() ? 1 : 0)) {
+    summary_ = message_.receive();
+    const bool decided = average_.agreed();
+    own_factor_ = average_.agree(summary_.average);
+    if (decided || !comm_hook_) continue;
+    if (average_.mode() == Averaging::by_count) comm_hook_->averages_by_count();
+    scale_hook();
+  }
 }
 
 void Reducer::scale_hook() {
@@ -222,6 +235,7 @@ void Reducer::begin_sync() {
   state_ = learning_ || !average_.agreed() ? State::collecting : State::launching;
   next_bucket_ = 0;
   own_factor_ = 1;
+  summary_ = {};
   arrivals_.clear();
   observer_.begin(parameters_.size());
   for (auto& parameter : parameters_) {
@@ -333,27 +347,37 @@ void Reducer::launch_ready_buckets() {
 void Reducer::launch(std::size_t index) {
   Bucket& bucket = buckets_[index];
   observer_.launching(index, bucket.parameters, bucket.flat ? bucket.flat->buffer().bytes() : 0);
+  // On a GPU the factor over ranks is read now; the message that sets the other one comes later.
   std::shared_ptr<const double> factor = average_.factor();
+  if (on_device() && average_.mode() == Averaging::over_ranks) factor = average_.rank_factor();
   const double* scale = factor.get();
+  const void* device_scale = nullptr;
   const Parameter& first = parameters_[bucket.parameters.front()];
   const torch::Tensor mine = first.sparse ? first.tensor.grad() : bucket.flat->tensor();
   if (own_factor_ != 1 && mine.defined()) mine.mul_(own_factor_);
-  if (on_device()) {
-    // On a GPU the factor is read now, over ranks without waiting for the message. It may not fit into 16 bits.
-    if (average_.mode() == Averaging::over_ranks) {
-      scale = average_.rank_factor().get();
-    } else if (message_.sent()) {
-      message_.wait();
-    }
-    if (bucket.flat && !comm_hook_ && comm::size_of(bucket.flat->buffer().type) == 2) {
+  if (on_device() && bucket.flat && !comm_hook_) {
+    const bool half = comm::size_of(bucket.flat->buffer().type) == 2;  // the factor may not fit into 16 bits
+    if (device_factor_.known()) {
+      scale = nullptr;
+      if (half) {
+        device_factor_.multiply_before_reduction(bucket.flat->tensor());
+      } else {
+        device_scale = device_factor_.memory(bucket.flat->tensor().scalar_type());
+      }
+    } else if (half) {
       bucket.flat->tensor().mul_(*scale);
       scale = nullptr;
     }
   }
   if (first.sparse) {
-    bucket.future =
-        sum_sparse(communicator_, first.tensor, mine, fmt::format("the sparse gradient of '{}'", first.name),
-                   std::move(factor), [&bucket](torch::Tensor sum) { bucket.sparse_sum = std::move(sum); });
+    bucket.future = sum_sparse(
+        {communicator_, gradients_}, first.tensor, mine,
+        fmt::format("the sparse gradient of '{}'", first.name),
+        [this, factor](const torch::Tensor& rows) {
+          if (!device_factor_.known()) return rows * *factor;
+          return rows * device_factor_.for_this_stream(rows.scalar_type());
+        },
+        [&bucket](torch::Tensor sum) { bucket.sparse_sum = std::move(sum); });
   } else if (comm_hook_) {
     bucket.future = comm_hook_->start(*bucket.view, gradients_);
   } else {
@@ -362,6 +386,7 @@ void Reducer::launch(std::size_t index) {
     bucket.work = gradients_.all_reduce(
         bucket.flat->buffer(), bucket.flat->label(),
         {.scale = scale,
+         .device_scale = device_scale,
          .keep = std::make_shared<std::pair<std::shared_ptr<const double>, std::shared_ptr<void>>>(
              std::move(factor), bucket.flat->memory())});
   }

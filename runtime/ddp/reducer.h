@@ -24,6 +24,7 @@
 #include "runtime/ddp/autograd_hooks.h"
 #include "runtime/ddp/bucketing.h"
 #include "runtime/ddp/comm_hook.h"
+#include "runtime/ddp/device_factor.h"
 #include "runtime/ddp/flat_bucket.h"
 #include "runtime/ddp/gradient_average.h"
 #include "runtime/ddp/options.h"
@@ -112,6 +113,10 @@ class Reducer {
   const DistributedDataParallelOptions& options() const { return options_; }
 
   const GradientAverage& average() const { return average_; }
+  /// As GradientAverage says. On a device it waits until all ranks have begun that backward.
+  std::int64_t count_of_last_step() const {
+    return message_.pending() > 0 ? message_.newest_count() : average_.count_of_last_step();
+  }
   const SyncObserver& observer() const { return observer_; }
   /// Parameter names of each bucket, in the order in which buckets travel.
   std::vector<std::vector<std::string>> layout() const;
@@ -172,7 +177,7 @@ class Reducer {
   std::uint64_t sample_parameters() const;
   void count_step();
   void send_message();
-  void receive_message();
+  void receive_messages();
   void scale_hook();
   void assume_unused();
   void mark_ready(std::size_t index);
@@ -202,6 +207,8 @@ class Reducer {
   std::vector<ParameterSize> sizes() const;
 
   bool on_device() const { return gradients_.device() >= 0; }
+  // Whether this step's message is received in the next step, so that the host does not wait for the other ranks.
+  bool receives_later() const;
   bool syncing() const { return state_ == State::collecting || state_ == State::launching; }
 
   comm::Communicator& communicator_;
@@ -216,6 +223,7 @@ class Reducer {
   std::vector<Bucket> buckets_;
   std::vector<std::size_t> order_;  // of the parameters in the buckets
   GradientAverage average_;
+  DeviceFactor device_factor_;
   double own_factor_ = 1;  // of this rank's gradients, before they are reduced in this step
   std::shared_ptr<CommHook> comm_hook_;
   double hooks_scale_ = 1;  // the loss factor that the hook saw last
@@ -231,7 +239,8 @@ class Reducer {
   std::size_t next_bucket_ = 0;
   std::vector<std::size_t> arrivals_;  // parameters in the order of their gradients in this backward
   StepMessage message_;
-  StepSummary summary_;  // of the last synchronised backward
+  StepSummary summary_;            // of the message that was received in this backward
+  int outdated_fingerprints_ = 0;  // messages on their way from before all ranks got rank 0's parameters
   comm::WorkHandle used_exchange_;
   std::shared_ptr<std::vector<std::uint8_t>> used_;  // of all parameters; kept by used_exchange_
   ReplicaCheck replica_check_;

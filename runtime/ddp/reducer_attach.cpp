@@ -37,11 +37,6 @@ void Reducer::attach(const std::vector<NamedTensor>& all) {
   for (const auto& [name, tensor, sparse] : all) {
     if (!tensor.requires_grad()) continue;
     static_cast<void>(data_type_of(tensor.scalar_type(), fmt::format("parameter '{}'", name)));
-    if (sparse && on_device()) {
-      fail_usage(
-          "parameter '{}' has sparse gradients, which can be summed on the CPU only; set sparse(false)",
-          name);
-    }
     if (sparse && tensor.is_complex()) {
       fail_usage(
           "parameter '{}' is complex and has sparse gradients, which can be summed for real numbers only; set sparse(false)",

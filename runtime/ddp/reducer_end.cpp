@@ -26,19 +26,25 @@ void Reducer::finish_sync(bool skipping) {
   learn(skipping);
   lay_out_first();
   take_unready(skipping);
-  if (!average_.agreed()) receive_message();
+  if (!average_.agreed()) receive_messages();
   state_ = State::launching;
   launch_ready_buckets();
   const auto scope = timer_.phase(profile::Phase::comm_exposed);
   exchange_used_flags();
-  receive_message();
+  receive_messages();
   wait_for_buckets();
   wait_for_futures();
   give_back_gradients();
   // Parameters that changed here are not a step of an optimizer.
-  if (summary_.fingerprints_differ) {
-    replica_check_.finish(step_);
-    if (!on_device()) fingerprint_ = sample_parameters();
+  if (outdated_fingerprints_ > 0) {
+    --outdated_fingerprints_;
+  } else if (summary_.fingerprints_differ) {
+    replica_check_.finish(summary_.fingerprint, step_);
+    if (on_device()) {
+      outdated_fingerprints_ = 2;  // one is on its way, the other is read and sent in the next step
+    } else {
+      fingerprint_ = sample_parameters();
+    }
   }
   for (auto& parameter : parameters_) parameter.used = parameter.reached = false;
   graph_walked_ = false;
@@ -137,7 +143,17 @@ void Reducer::wait_for_futures() {
     }
   }
   if (!comm_hook_) return;
-  const double scale = *average_.factor() * communicator_.size();  // hooks give the mean over ranks
+  if (device_factor_.known()) {
+    for (auto& bucket : buckets_) {
+      if (!bucket.flat) continue;
+      torch::Tensor& gradients = bucket.view->buffer();
+      gradients.mul_(device_factor_.for_this_stream(gradients.scalar_type()) * communicator_.size());
+    }
+    return;
+  }
+  const bool over_ranks = on_device() && average_.mode() == Averaging::over_ranks;
+  const double factor = over_ranks ? *average_.rank_factor() : *average_.factor();
+  const double scale = factor * communicator_.size();  // hooks give the mean over ranks
   for (auto& bucket : buckets_) {
     if (!bucket.flat || scale == 1.0) continue;
     if (scale == 0) comm_hook_->result_dropped(*bucket.view);

@@ -1,10 +1,13 @@
 #include "runtime/ddp/replica_check.h"
 
 #include <ATen/Parallel.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <xxhash.h>
 
 #include <algorithm>
 #include <bit>
+#include <chrono>
+#include <thread>
 #include <utility>
 
 #include "common/error.h"
@@ -52,14 +55,6 @@ torch::Tensor bits_of(const torch::Tensor& tensor) {
   }
 }
 
-std::uint64_t hash_on_device(const std::vector<NamedTensor>& parameters) {
-  std::vector<torch::Tensor> sums;
-  for (const auto& parameter : parameters)
-    sums.push_back(bits_of(parameter.tensor.detach()).sum(torch::kLong));
-  const torch::Tensor all = torch::stack(sums).cpu();
-  return XXH3_64bits(all.data_ptr(), all.nbytes());
-}
-
 double largest_difference(const torch::Tensor& left, const torch::Tensor& right) {
   if (left.numel() == 0) return 0;
   const auto type = left.is_complex() ? torch::kComplexDouble : torch::kDouble;
@@ -78,19 +73,40 @@ ReplicaCheck::ReplicaCheck(comm::Communicator& communicator, comm::Communicator&
 }
 
 std::uint64_t ReplicaCheck::begin() {
-  fingerprint_ = 0;
-  if (every_ == 0 || communicator_.size() == 1 || ++steps_ % every_ != 0) return fingerprint_;
+  if (every_ == 0 || communicator_.size() == 1) return 0;
+  const bool due = ++steps_ % every_ == 0;
   const torch::NoGradGuard no_grad;
-  return fingerprint_ =
-             parameters_.front().tensor.is_cpu() ? hash_on_cpu(parameters_) : hash_on_device(parameters_);
+  if (parameters_.front().tensor.is_cpu()) return due ? hash_on_cpu(parameters_) : 0;
+  const std::uint64_t fingerprint = read_sample();
+  if (due) sample_on_device();
+  return fingerprint;
 }
 
-void ReplicaCheck::finish(std::int64_t step) {
+void ReplicaCheck::sample_on_device() {
+  std::vector<torch::Tensor> sums;
+  for (const auto& parameter : parameters_)
+    sums.push_back(bits_of(parameter.tensor.detach()).sum(torch::kLong));
+  const torch::Tensor all = torch::stack(sums);
+  sample_ = torch::empty(all.sizes(), torch::TensorOptions(torch::kLong).pinned_memory(true));
+  sample_.copy_(all, /*non_blocking=*/true);
+  copied_.emplace(all.device().type());
+  copied_->record(c10::impl::VirtualGuardImpl(all.device().type()).getStream(all.device()));
+}
+
+// 0 if there is none.
+std::uint64_t ReplicaCheck::read_sample() {
+  if (!copied_) return 0;
+  while (!copied_->query()) std::this_thread::sleep_for(std::chrono::microseconds(20));
+  copied_.reset();
+  return XXH3_64bits(sample_.data_ptr(), sample_.nbytes());
+}
+
+void ReplicaCheck::finish(std::uint64_t fingerprint, std::int64_t step) {
   std::vector<std::uint64_t> all(static_cast<std::size_t>(communicator_.size()));
   communicator_
-      .all_gather({&fingerprint_, 1, comm::DataType::i64}, all.data(), "the fingerprints of the parameters")
+      .all_gather({&fingerprint, 1, comm::DataType::i64}, all.data(), "the fingerprints of the parameters")
       ->wait();
-  const auto differs = [&](std::uint64_t fingerprint) { return fingerprint != all.front(); };
+  const auto differs = [&](std::uint64_t other) { return other != all.front(); };
   const auto other = std::find_if(all.begin(), all.end(), differs);
   const auto ranks = static_cast<std::size_t>(std::count_if(all.begin(), all.end(), differs));
 

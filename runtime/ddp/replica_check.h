@@ -3,13 +3,16 @@
 // numbers of threads, may round differently; then the models drift apart, slowly and without any other sign.
 //
 // A check hashes the parameters once (on the CPU with LibTorch's threads). Ranks compare one number, in the message of the
-// step.
+// step. On a device the number is computed there and read a step later, so that the host does not wait for it.
 //
 // Threads: the training thread, and the thread that runs backward while the training thread waits for it.
 #pragma once
 
+#include <c10/core/Event.h>
+
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "runtime/comm/communicator.h"
@@ -35,9 +38,12 @@ class ReplicaCheck {
   /// All ranks call it at the end of that backward if the numbers differ. Throws Error on all ranks, naming a rank, its
   /// node and a parameter; or, for ReplicaDrift::rebroadcast, gives all ranks rank 0's parameters. Then rank 0 prints
   /// that, in the same words: the first time, the second, the fourth, and so on.
-  void finish(std::int64_t step);
+  /// `fingerprint`: what begin() returned for the message.
+  void finish(std::uint64_t fingerprint, std::int64_t step);
 
  private:
+  void sample_on_device();
+  std::uint64_t read_sample();
   std::string describe(int rank, std::size_t ranks, const std::string& difference, std::int64_t step);
 
   comm::Communicator& communicator_;
@@ -47,7 +53,8 @@ class ReplicaCheck {
   std::uint64_t times_different_ = 0;
   std::int64_t steps_ = 0;
   std::vector<NamedTensor> parameters_;
-  std::uint64_t fingerprint_ = 0;
+  torch::Tensor sample_;  // of parameters on a device: a copy in host memory, perhaps still on its way
+  std::optional<c10::Event> copied_;  // the copy has ended
 };
 
 }  // namespace lockstep::ddp

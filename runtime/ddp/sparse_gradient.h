@@ -19,11 +19,17 @@ namespace lockstep::ddp {
 /// The parameters (TensorImpl) of the module's embeddings that have sparse gradients.
 std::unordered_set<const void*> sparse_parameters_of(const torch::nn::Module& module);
 
-/// Starts summing `gradient` over the ranks, and passes the sum × *factor to `done`. The gradient has the
-/// parameter's shape and one sparse dimension; an undefined one counts as empty. The factor is read at the
-/// end.
-CommFuture sum_sparse(comm::Communicator& communicator, const torch::Tensor& parameter,
-                      const torch::Tensor& gradient, const std::string& label,
-                      std::shared_ptr<const double> factor, std::function<void(torch::Tensor)> done);
+/// The two communicators of a Reducer.
+struct SparseRanks {
+  comm::Communicator& host;
+  comm::Communicator& gradients;
+};
+
+/// Starts summing `gradient` over the ranks, and passes the sum to `done`. The gradient has the parameter's shape and one
+/// sparse dimension; an undefined one counts as empty. `scaled` multiplies the summed rows by the factor; it is called at
+/// the end. On a device the host waits for the numbers of rows.
+CommFuture sum_sparse(SparseRanks ranks, const torch::Tensor& parameter, const torch::Tensor& gradient,
+                      const std::string& label, std::function<torch::Tensor(const torch::Tensor&)> scaled,
+                      std::function<void(torch::Tensor)> done);
 
 }  // namespace lockstep::ddp

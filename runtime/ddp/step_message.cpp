@@ -56,32 +56,44 @@ JobAverage average_of(const std::vector<std::int64_t>& numbers) {
 
 }  // namespace
 
-void StepMessage::send(const StepReport& report, std::function<void(const JobAverage&)> decide) {
+void StepMessage::send(const StepReport& report, std::function<void(const JobAverage&)> decide, Decide when) {
   const std::uint64_t fingerprint = report.fingerprint & kMax;
   const auto& [mode, count] = report.average;
-  numbers_ = std::make_shared<std::vector<std::int64_t>>(std::vector{
+  const auto numbers = std::make_shared<std::vector<std::int64_t>>(std::vector{
       to_sum(count), to_first_rank(mode == Averaging::over_ranks, communicator_.rank()),
       to_first_rank(mode == Averaging::by_count, communicator_.rank()),
       to_max(static_cast<std::uint64_t>(StopRequest::mine)), to_max(fingerprint), to_min(fingerprint)});
   for (const std::uint64_t duration : report.durations) {
     const std::uint64_t with_rank =
         std::min(duration, kMaxDuration) << kRankBits | static_cast<std::uint64_t>(communicator_.rank());
-    numbers_->push_back(to_min(with_rank));
-    numbers_->push_back(to_max(with_rank));
+    numbers->push_back(to_min(with_rank));
+    numbers->push_back(to_max(with_rank));
   }
-  const auto then = [numbers = numbers_, decide = std::move(decide)] { decide(average_of(*numbers)); };
-  work_ = communicator_.all_reduce({numbers_->data(), numbers_->size(), comm::DataType::i64},
-                                   "the step's message",
-                                   {.op = comm::ReduceOp::sum_or_max, .then = then, .keep = numbers_});
+  std::function<void()> then;
+  if (when == Decide::at_once)
+    then = [numbers, decide = std::exchange(decide, nullptr)] { decide(average_of(*numbers)); };
+  auto work =
+      communicator_.all_reduce({numbers->data(), numbers->size(), comm::DataType::i64}, "the step's message",
+                               {.op = comm::ReduceOp::sum_or_max, .then = std::move(then), .keep = numbers});
+  pending_.push_back({numbers, std::move(work), std::move(decide), fingerprint});
+}
+
+std::int64_t StepMessage::newest_count() const {
+  pending_.back().work->wait();
+  return average_of(*pending_.back().numbers).count;
 }
 
 StepSummary StepMessage::receive() {
-  std::exchange(work_, nullptr)->wait();
-  const std::vector<std::int64_t>& numbers = *numbers_;
+  const Pending message = std::move(pending_.front());
+  pending_.pop_front();
+  message.work->wait();
+  const std::vector<std::int64_t>& numbers = *message.numbers;
   StepSummary summary{
       .average = average_of(numbers),
       .fingerprints_differ = value_of(numbers[kLargestFingerprint]) != min_of(numbers[kSmallestFingerprint]),
+      .fingerprint = message.fingerprint,
       .durations = {}};
+  if (message.decide) message.decide(summary.average);
   for (std::size_t i = kDurations; i < numbers.size(); i += 2) {
     const std::uint64_t shortest = min_of(numbers[i]);
     summary.durations.push_back(

@@ -1,11 +1,14 @@
 // What the ranks tell each other in a synchronised backward, in one small operation: it starts before the first bucket,
-// and its size depends on the number of buckets, not of ranks.
+// and its size depends on the number of buckets, not of ranks. Several may be on their way, so that a rank can receive a
+// message a step later, without waiting.
 //
 // Threads: the training thread, and the thread that runs backward while the training thread waits for it.
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <vector>
@@ -29,6 +32,7 @@ struct StepReport {
 struct StepSummary {
   JobAverage average;
   bool fingerprints_differ = false;
+  std::uint64_t fingerprint = 0;  ///< of this rank
   std::vector<DurationRange> durations;
 };
 
@@ -36,20 +40,32 @@ class StepMessage {
  public:
   explicit StepMessage(comm::Communicator& communicator) : communicator_(communicator) {}
 
-  /// Starts the exchange. `decide` is called before any later operation runs, on the communicator's thread. All ranks
-  /// call it.
-  void send(const StepReport& report, std::function<void(const JobAverage&)> decide);
+  enum class Decide : std::uint8_t {
+    at_once,   ///< before any later operation runs, on the communicator's thread
+    received,  ///< in receive()
+  };
 
-  bool sent() const { return work_ != nullptr; }
-  /// Waits until all ranks have sent it.
-  void wait() { work_->wait(); }
-  /// Waits, and ends the exchange.
+  /// Starts the exchange; `decide` is called with its result. All ranks call it.
+  void send(const StepReport& report, std::function<void(const JobAverage&)> decide,
+            Decide when = Decide::at_once);
+
+  /// Messages that were sent and not received.
+  std::size_t pending() const { return pending_.size(); }
+  /// The sum of all ranks' counts in the newest of them. Waits until all ranks have sent it.
+  std::int64_t newest_count() const;
+  /// Receives the oldest of them. Waits until all ranks have sent it.
   StepSummary receive();
 
  private:
+  struct Pending {
+    std::shared_ptr<std::vector<std::int64_t>> numbers;  // kept by the operation
+    comm::WorkHandle work;
+    std::function<void(const JobAverage&)> decide;  // none if it is called at once
+    std::uint64_t fingerprint = 0;
+  };
+
   comm::Communicator& communicator_;
-  std::shared_ptr<std::vector<std::int64_t>> numbers_;  // kept by the operation
-  comm::WorkHandle work_;
+  std::deque<Pending> pending_;
 };
 
 /// A signal that asks the whole job to stop. It travels with the messages of the process's models, and all ranks get

@@ -51,6 +51,20 @@ ParameterGroups without_parameters(const ParameterGroups& groups,
 
 }  // namespace train
 
+namespace {
+
+// Tensors that are there already are not copied. Ranks exchange state in host memory.
+std::vector<StatePiece> moved_to(torch::Device device, std::vector<StatePiece> pieces) {
+  for (StatePiece& piece : pieces) {
+    for (auto& [key, value] : piece.state) {
+      if (value.isTensor() && value.toTensor().defined()) value = value.toTensor().to(device);
+    }
+  }
+  return pieces;
+}
+
+}  // namespace
+
 DistributedOptimizerBase::DistributedOptimizerBase(DistributedDataParallelBase& ddp,
                                                    const torch::nn::Module& module,
                                                    const train::ParameterGroups& groups,
@@ -66,11 +80,6 @@ DistributedOptimizerBase::DistributedOptimizerBase(DistributedDataParallelBase& 
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     if (!index_of_.emplace(parameters_[i].second.unsafeGetTensorImpl(), i).second) {
       fail_usage("DistributedOptimizer: parameter '{}' is in its groups twice", parameters_[i].first);
-    }
-    if (!parameters_[i].second.is_cpu()) {
-      fail_usage(
-          "DistributedOptimizer: parameter '{}' is on {}, but only the CPU is supported; for a model on a GPU use one of LibTorch's optimizers",
-          parameters_[i].first, parameters_[i].second.device().str());
     }
     if (parameters_[i].second.is_complex()) {
       fail_usage(
@@ -124,7 +133,7 @@ double DistributedOptimizerBase::clip_grad_norm(double max_norm, const ClipOptio
   const auto gradients = this->gradients();
   double part = train::norm_part(gradients, options.norm_type);
   const bool largest = std::isinf(options.norm_type);
-  hook_->communicator()
+  communicator_
       .all_reduce({&part, 1, comm::DataType::f64}, "the norm of gradients",
                   {.op = largest ? comm::ReduceOp::max : comm::ReduceOp::sum})
       ->wait();
@@ -156,7 +165,7 @@ void DistributedOptimizerBase::adopt_layout() {
     fail_usage("DistributedOptimizer: there was no synchronised backward yet; call step() after one");
   if (generation_ == hook_->generation()) return shards_->take_parameters_back();
   refuse_added();
-  const auto before = pending_ ? *pending_ : pieces();
+  const auto before = pending_ ? *pending_ : moved_to(torch::kCPU, pieces());
   auto shards = std::make_unique<train::Shards>(*hook_, index_of_);
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     if (shards->has(i)) continue;
@@ -164,7 +173,7 @@ void DistributedOptimizerBase::adopt_layout() {
         "DistributedOptimizer: the gradient of parameter '{}' is not in a bucket, because the parameter is frozen or its gradient is sparse; leave it out of the groups",
         parameters_[i].first);
   }
-  auto after = train::redistribute(hook_->communicator(), before, shards->spans());
+  auto after = train::redistribute(communicator_, before, shards->spans());
   shards_ = std::move(shards);
   generation_ = hook_->generation();
 
@@ -233,8 +242,9 @@ void DistributedOptimizerBase::put(const std::vector<StatePiece>& pieces) {
   for (std::size_t i = 0; i < pieces.size(); ++i) {
     if (pieces[i].state.empty()) continue;
     auto state = make_state();
-    train::write_state(pieces[i].state, *state);
-    inner_->state()[torch_compat::optimizer_key(shards_->slices()[i].elements)] = std::move(state);
+    const torch::Tensor& elements = shards_->slices()[i].elements;
+    train::write_state(moved_to(elements.device(), {pieces[i]}).front().state, *state);
+    inner_->state()[torch_compat::optimizer_key(elements)] = std::move(state);
   }
 }
 
@@ -245,7 +255,7 @@ OptimizerState DistributedOptimizerBase::state_dict(int rank) {
     std::vector<Span> wanted;
     for (std::size_t i = 0; returned && i < parameters_.size(); ++i)
       wanted.push_back({i, 0, parameters_[i].second.numel()});
-    const auto mine = pending_ ? *pending_ : pieces();
+    const auto mine = pending_ ? *pending_ : moved_to(torch::kCPU, pieces());
     for (const StatePiece& piece : train::redistribute(communicator_, mine, wanted)) {
       if (piece.state.empty()) continue;
       const auto& [name, parameter] = parameters_[piece.span.parameter];

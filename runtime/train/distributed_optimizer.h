@@ -59,20 +59,35 @@ struct ClipOptions {
   bool error_if_nonfinite = false;
 };
 
+/// A norm, as a number. On a device it is read there when it is first used, and the host waits for that.
+class GradientNorm {
+ public:
+  GradientNorm(double norm) : norm_(norm) {}  // NOLINT(google-explicit-constructor)
+  explicit GradientNorm(torch::Tensor norm) : on_device_(std::move(norm)) {}
+  operator double() const {  // NOLINT(google-explicit-constructor)
+    return on_device_.defined() ? on_device_.item<double>() : norm_;
+  }
+
+ private:
+  double norm_ = 0;
+  torch::Tensor on_device_;
+};
+
 /// Clips, and returns the norm before clipping. Parameters without a gradient count as zero. Throws
 /// UsageError for an invalid norm_type or max_norm, and for sparse gradients.
-double clip_grad_norm(const std::vector<torch::Tensor>& parameters, double max_norm,
-                      const ClipOptions& options = {});
+GradientNorm clip_grad_norm(const std::vector<torch::Tensor>& parameters, double max_norm,
+                            const ClipOptions& options = {});
 
 /// The same for all parameters of an optimizer. There is an overload for DistributedOptimizer, so that one
 /// function can be written for both.
-double clip_grad_norm(const torch::optim::Optimizer& optimizer, double max_norm,
-                      const ClipOptions& options = {});
+GradientNorm clip_grad_norm(const torch::optim::Optimizer& optimizer, double max_norm,
+                            const ClipOptions& options = {});
 
 namespace train {
 
 /// A part of a norm: the sum of |x|^norm_type over the elements, or the largest |x|. Parts are combined by
 /// adding them, or by taking the larger one.
+/// On a device it is one number that the host reads.
 double norm_part(const std::vector<torch::Tensor>& tensors, double norm_type);
 double norm_of_part(double part, double norm_type);
 
@@ -157,12 +172,16 @@ class DistributedOptimizerBase {
   /// Sets gradients to zero, or to none.
   void zero_grad(bool set_to_none = false);
 
-  /// lockstep::clip_grad_norm() over the parts of all ranks. The result is the same on all ranks.
+  /// lockstep::clip_grad_norm() over the parts of all ranks. The result is the same on all ranks. On a device the host
+  /// waits for it.
   double clip_grad_norm(double max_norm, const ClipOptions& options = {});
 
   /// The groups, for their options: a learning rate that is set here holds from the next step on. All ranks set
   /// the same. Their parameters are this rank's parts.
   std::vector<torch::optim::OptimizerParamGroup>& param_groups() { return inner_->param_groups(); }
+
+  /// Of the parameters.
+  torch::Device device() const { return parameters_.front().second.device(); }
 
   /// The gradients of this rank's parts, to be read or scaled in place. Call it after a synchronised backward.
   std::vector<torch::Tensor> gradients();
@@ -269,8 +288,8 @@ class DistributedOptimizer : public DistributedOptimizerBase {
 };
 
 /// optimizer.clip_grad_norm(): see above.
-inline double clip_grad_norm(DistributedOptimizerBase& optimizer, double max_norm,
-                             const ClipOptions& options = {}) {
+inline GradientNorm clip_grad_norm(DistributedOptimizerBase& optimizer, double max_norm,
+                                   const ClipOptions& options = {}) {
   return optimizer.clip_grad_norm(max_norm, options);
 }
 

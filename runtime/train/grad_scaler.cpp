@@ -4,6 +4,7 @@
 
 #include "common/error.h"
 #include "runtime/archive.h"
+#include "runtime/ddp/device.h"
 #include "runtime/ddp/parameters.h"
 
 namespace lockstep {
@@ -17,9 +18,9 @@ torch::Tensor values_of(const torch::Tensor& gradient) {
   return values.is_complex() ? torch::view_as_real(values) : values;
 }
 
-// On a GPU the only call that waits is the one that reads the result. A NaN or an infinity anywhere shows in the
-// extremes; unlike isfinite() on a gradient, they need no copy of it.
-bool all_finite(const std::vector<torch::Tensor>& tensors) {
+// Whether a number is NaN or infinite: one element. Such a number shows in the extremes; unlike isfinite() on a gradient,
+// they need no copy of it.
+torch::Tensor any_not_finite(const std::vector<torch::Tensor>& tensors, torch::Device device) {
   std::vector<torch::Tensor> extremes;
   for (const auto& tensor : tensors) {
     if (tensor.numel() == 0) continue;
@@ -27,7 +28,8 @@ bool all_finite(const std::vector<torch::Tensor>& tensors) {
     extremes.push_back(least.to(torch::kDouble));
     extremes.push_back(largest.to(torch::kDouble));
   }
-  return extremes.empty() || torch::stack(extremes).isfinite().all().item<bool>();
+  if (extremes.empty()) return torch::zeros({}, torch::TensorOptions(torch::kInt).device(device));
+  return torch::stack(extremes).isfinite().all().logical_not().to(torch::kInt);
 }
 
 std::vector<torch::Tensor> gradients_of(torch::optim::Optimizer& optimizer) {
@@ -39,6 +41,13 @@ std::vector<torch::Tensor> gradients_of(torch::optim::Optimizer& optimizer) {
     }
   }
   return gradients;
+}
+
+torch::Device device_of(const torch::optim::Optimizer& optimizer) {
+  for (const auto& group : optimizer.param_groups()) {
+    if (!group.params().empty()) return group.params().front().device();
+  }
+  return torch::kCPU;
 }
 
 }  // namespace
@@ -59,7 +68,8 @@ torch::Tensor GradScaler::scale(const torch::Tensor& loss) const {
   return (half ? loss.to(torch::kFloat) : loss) * state_.scale;
 }
 
-bool GradScaler::unscale_all(const void* optimizer, const std::vector<torch::Tensor>& gradients) {
+bool GradScaler::unscale_all(const void* optimizer, const std::vector<torch::Tensor>& gradients,
+                             torch::Device device) {
   const auto [entry, added] = unscaled_.try_emplace(optimizer);
   if (!added)
     fail_usage(
@@ -67,21 +77,22 @@ bool GradScaler::unscale_all(const void* optimizer, const std::vector<torch::Ten
   const torch::NoGradGuard no_grad;
   std::vector<torch::Tensor> values;
   for (const auto& gradient : gradients) values.push_back(values_of(gradient));
-  std::int32_t bad_ranks = all_finite(values) ? 0 : 1;
+  const torch::Tensor not_finite = any_not_finite(values, device);
   if (!values.empty()) at::_foreach_mul_(values, 1 / state_.scale);
-  world_.communicator()
-      .all_reduce({&bad_ranks, 1, comm::DataType::i32}, "finite gradients", {.op = comm::ReduceOp::max})
+  ddp::communicator_for(world_, device)
+      .all_reduce({not_finite.data_ptr(), 1, comm::DataType::i32}, "finite gradients",
+                  {.op = comm::ReduceOp::max})
       ->wait();
-  entry->second.finite = bad_ranks == 0;
+  entry->second.finite = not_finite.item<std::int32_t>() == 0;  // the only call that waits for a device
   return entry->second.finite;
 }
 
 bool GradScaler::unscale(torch::optim::Optimizer& optimizer) {
-  return !options_.enabled || unscale_all(&optimizer, gradients_of(optimizer));
+  return !options_.enabled || unscale_all(&optimizer, gradients_of(optimizer), device_of(optimizer));
 }
 
 bool GradScaler::unscale(DistributedOptimizerBase& optimizer) {
-  return !options_.enabled || unscale_all(&optimizer, optimizer.gradients());
+  return !options_.enabled || unscale_all(&optimizer, optimizer.gradients(), optimizer.device());
 }
 
 template <typename Optimizer>

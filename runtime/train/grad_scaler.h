@@ -105,7 +105,7 @@ class GradScaler {
     bool stepped = false;
   };
 
-  bool unscale_all(const void* optimizer, const std::vector<torch::Tensor>& gradients);
+  bool unscale_all(const void* optimizer, const std::vector<torch::Tensor>& gradients, torch::Device device);
   template <typename Optimizer>
   bool step_with(Optimizer& optimizer);
 

@@ -65,7 +65,6 @@ Shards::Shards(const ShardingHook& hook, const std::map<const void*, std::size_t
     const bool last = communicator.rank() + 1 == communicator.size();
     const std::int64_t begin = parts.each * communicator.rank();
     const std::int64_t end = last ? parts.end : begin + parts.each;
-    const auto keep = [memory = flat.memory()](void* /*slice*/) {};
     for (std::size_t i = 0; i < parameters.size(); ++i) {
       const auto found = index_of.find(parameters[i].unsafeGetTensorImpl());
       if (found == index_of.end()) continue;
@@ -76,14 +75,15 @@ Shards::Shards(const ShardingHook& hook, const std::map<const void*, std::size_t
       known_.at(found->second) = true;
       views_.emplace_back(parameter, view);
 
-      auto* const data = static_cast<std::byte*>(view.data_ptr());
+      const auto* const data = static_cast<std::byte*>(view.data_ptr());
       const auto element = static_cast<std::int64_t>(view.element_size());
       const std::int64_t position = (data - static_cast<std::byte*>(flat.tensor().data_ptr())) / element;
       const Span span{found->second, std::max<std::int64_t>(begin - position, 0),
                       std::min(end - position, view.numel())};
       if (span.begin >= span.end) continue;
       slices_.push_back({span, parameter,
-                         torch::from_blob(data + span.begin * element, {span.size()}, keep, view.options())});
+                         torch::empty({0}, view.options())
+                             .set_(view.storage(), view.storage_offset() + span.begin, {span.size()}, {1})});
     }
   }
 }

@@ -2,10 +2,12 @@
 
 #include <cstdint>
 #include <ostream>
+#include <string>
 #include <vector>
 
 #include "common/error.h"
-#include "runtime/ddp/collectives.h"
+#include "runtime/ddp/device.h"
+#include "runtime/ddp/flat_bucket.h"
 
 namespace lockstep {
 namespace {
@@ -26,10 +28,29 @@ Tensor by_channel(const Tensor& values, const Tensor& input) {
   return values.view(shape);
 }
 
+comm::DataType data_type_of(const Tensor& tensor) {
+  return ddp::data_type_of(tensor.scalar_type(), "SyncBatchNorm");
+}
+
+// Ranks compare it on the CPU.
+std::string label_of(const char* what, const Tensor& tensor) {
+  return fmt::format("{} ({} [{}])", what, c10::toString(tensor.scalar_type()), tensor.numel());
+}
+
+// Not all_gather() of collectives.h: on a GPU its host waits for the other ranks.
+Tensor gather(World& world, const Tensor& mine) {
+  const Tensor all = torch::empty({world.size(), mine.numel()}, mine.options());
+  ddp::communicator_for(world, mine.device())
+      .all_gather({mine.data_ptr(), static_cast<std::size_t>(mine.numel()), data_type_of(mine)},
+                  all.data_ptr(), label_of("batch statistics", mine))
+      ->wait();
+  return all;
+}
+
 struct Statistics {
   Tensor mean;
-  Tensor variance;         // biased
-  std::int64_t count = 0;  // values per channel
+  Tensor variance;  // biased
+  Tensor count;     // values per channel
 };
 
 // Means and sums of squared deviations are combined as by Chan, Golub and LeVeque (1979), which does not
@@ -46,12 +67,16 @@ Statistics statistics_of_all(World& world, const Tensor& input, torch::ScalarTyp
     mine.slice(0, channels, 2 * channels).copy_((values - by_channel(mean, input)).square().sum(dimensions));
   }
   mine[2 * channels] = count;
-  const Tensor all = all_gather(world, mine, "batch statistics");
+  const Tensor all = gather(world, mine);
   const Tensor means = all.slice(1, 0, channels);
   const Tensor counts = all.slice(1, 2 * channels);
   const Tensor total = counts.sum();
   Statistics result;
-  result.count = static_cast<std::int64_t>(total.item<double>());
+  result.count = total;
+  // Only then can the total be too small, so a GPU need not be asked otherwise.
+  if (count < 2 && total.item<double>() < 2)
+    fail_usage("SyncBatchNorm: all ranks together have {} values per channel; statistics need at least 2",
+               total.item<std::int64_t>());
   result.mean = (means * counts).sum(0) / total;
   const Tensor deviations = all.slice(1, channels, 2 * channels) + counts * (means - result.mean).square();
   result.variance = deviations.sum(0) / total;
@@ -79,7 +104,10 @@ struct SumOverRanks : torch::autograd::Function<SumOverRanks> {
   static Tensor forward(torch::autograd::AutogradContext* context, const Tensor& mine, World* world) {
     context->saved_data["world"] = handle_of(*world);
     Tensor sum = mine.detach().clone(torch::MemoryFormat::Contiguous);
-    all_reduce(*world, sum, ReduceOp::sum, "batch statistics in backward");
+    ddp::communicator_for(*world, sum.device())
+        .all_reduce({sum.data_ptr(), static_cast<std::size_t>(sum.numel()), data_type_of(sum)},
+                    label_of("batch statistics in backward", sum))
+        ->wait();
     return sum;
   }
 
@@ -96,8 +124,7 @@ struct Normalize : torch::autograd::Function<Normalize> {
     const Tensor weight = optional_weight.value_or(Tensor());
     const Tensor bias = optional_bias.value_or(Tensor());
     const Tensor inverse = (statistics.variance + eps).rsqrt();
-    context->save_for_backward({input, weight, statistics.mean, inverse});
-    context->saved_data["count"] = statistics.count;
+    context->save_for_backward({input, weight, statistics.mean, inverse, statistics.count});
     context->saved_data["eps"] = eps;
     context->saved_data["world"] = handle_of(*world);
     Tensor scale = inverse;
@@ -117,7 +144,7 @@ struct Normalize : torch::autograd::Function<Normalize> {
     World& world = world_of(*context);
     const auto dimensions = reduced_dimensions(input);
     const std::int64_t channels = input.size(1);
-    const double count = static_cast<double>(context->saved_data["count"].toInt());
+    const Tensor& count = saved[4];
     const Tensor values = input.to(mean.scalar_type());
     if (torch::GradMode::is_enabled()) {  // create_graph: the statistics depend on the input of all ranks
       mean = SumOverRanks::apply(values.sum(dimensions), &world) / count;
@@ -174,17 +201,20 @@ Tensor SyncBatchNormImpl::forward(const Tensor& input) {
   {
     const torch::NoGradGuard no_grad;
     statistics = statistics_of_all(*world_, input, half ? torch::kFloat : input.scalar_type());
-    if (statistics.count < 2)
-      fail_usage("SyncBatchNorm: all ranks together have {} values per channel; statistics need at least 2",
-                 statistics.count);
     if (options.track_running_stats()) {
       num_batches_tracked += 1;
-      const double momentum =
-          options.momentum() ? *options.momentum() : 1.0 / num_batches_tracked.item<double>();
-      const double unbiased =
-          static_cast<double>(statistics.count) / static_cast<double>(statistics.count - 1);
-      running_mean.lerp_(statistics.mean.to(running_mean.scalar_type()), momentum);
-      running_var.lerp_((statistics.variance * unbiased).to(running_var.scalar_type()), momentum);
+      const Tensor unbiased = statistics.variance * (statistics.count / (statistics.count - 1));
+      const auto move = [&](const Tensor& running, const Tensor& value) {
+        const Tensor target = value.to(running.scalar_type());
+        if (options.momentum()) {
+          running.lerp_(target, *options.momentum());
+        } else {  // the mean of all batches so far
+          running.lerp_(target,
+                        num_batches_tracked.to(torch::kDouble).reciprocal().to(running.scalar_type()));
+        }
+      };
+      move(running_mean, statistics.mean);
+      move(running_var, unbiased);
     }
   }
   return Normalize::apply(input, if_defined(weight), if_defined(bias), statistics, options.eps(), world_);

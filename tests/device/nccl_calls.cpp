@@ -129,6 +129,7 @@ struct Collective {
   std::size_t result_bytes = 0;
   std::function<void(std::size_t offset, std::size_t size, const Channel::Parts& parts, std::byte* result)>
       take;
+  const void* scalar = nullptr;  // of the reduction, in the device's memory
 };
 
 void check_place(const Collective& call, const void* memory, const Label& label) {
@@ -171,6 +172,11 @@ ncclResult_t queue(const Collective& call) {
     check_place(call, call.result, label);
     ranges.push_back({static_cast<const std::byte*>(call.result), call.result_bytes, true});
   }
+  if (call.scalar != nullptr) {
+    check_place(call, call.scalar, label);
+    ranges.push_back({static_cast<const std::byte*>(call.scalar),
+                      size_of(static_cast<ncclDataType_t>(call.request.type)), false});
+  }
   auto sent = std::make_shared<std::vector<std::byte>>();
   const auto begin = [&simulator, call, sent] {
     if (call.send == nullptr) return;
@@ -212,6 +218,13 @@ Reduction reduction_of(const ncclComm* comm, ncclRedOp_t op) {
   if (op == ncclAvg) return {ncclSum, true, 1.0 / comm->size};
   if (op < ncclNumOps) return {op, false, 1};
   return comm->reductions.at(static_cast<std::size_t>(op - ncclNumOps));
+}
+
+// When the operation runs.
+Reduction with_scale(Reduction reduction, ncclDataType_t type) {
+  if (reduction.scalar != nullptr)
+    reduction.scale = number_at(Simulator::get().reachable(reduction.scalar), type);
+  return reduction;
 }
 
 void end(ncclComm* comm) {
@@ -328,18 +341,11 @@ const char* ncclGetLastError(ncclComm_t) {
 ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t* op, void* scalar, ncclDataType_t type,
                                       ncclScalarResidence_t residence, ncclComm_t comm) {
   if (const ncclResult_t ready = check_ready(comm); ready != ncclSuccess) return ready;
-  if (residence != ncclScalarHostImmediate)
-    return fail(ncclInvalidArgument, "the scalar must be in host memory");
-  double scale = 0;
-  const auto read = [&]<typename T>(T value) {
-    std::memcpy(&value, scalar, sizeof value);
-    scale = static_cast<double>(Arithmetic<T>::load(value));
-  };
-  if (type == ncclFloat64) read(double{});
-  if (type == ncclFloat32) read(float{});
-  if (type == ncclBfloat16) read(comm::Bf16{});
-  if (type == ncclFloat16) read(comm::F16{});
-  comm->reductions.push_back({ncclSum, true, scale});
+  if (residence == ncclScalarDevice) {
+    comm->reductions.push_back({ncclSum, true, 1, scalar});
+  } else {
+    comm->reductions.push_back({ncclSum, true, number_at(scalar, type)});
+  }
   *op = static_cast<ncclRedOp_t>(ncclNumOps + static_cast<int>(comm->reductions.size()) - 1);
   return ncclSuccess;
 }
@@ -364,8 +370,9 @@ ncclResult_t ncclAllReduce(const void* send, void* result, std::size_t count, nc
        result,
        bytes,
        [type, reduction](std::size_t offset, std::size_t size, const Channel::Parts& parts, std::byte* to) {
-         reduce(type, reduction, parts, 0, to + offset, size / size_of(type));
-       }});
+         reduce(type, with_scale(reduction, type), parts, 0, to + offset, size / size_of(type));
+       },
+       reduction.scalar});
 }
 
 ncclResult_t ncclBroadcast(const void* send, void* result, std::size_t count, ncclDataType_t type, int root,
@@ -422,9 +429,10 @@ ncclResult_t ncclReduceScatter(const void* send, void* result, std::size_t count
                    const std::size_t from = std::max(offset, own);
                    const std::size_t until = std::min(offset + size, own + bytes);
                    if (from >= until) return;
-                   reduce(type, reduction, parts, from - offset, to + (from - own),
+                   reduce(type, with_scale(reduction, type), parts, from - offset, to + (from - own),
                           (until - from) / size_of(type));
-                 }});
+                 },
+                 reduction.scalar});
 }
 
 ncclResult_t ncclGroupStart() {

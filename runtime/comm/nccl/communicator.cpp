@@ -68,7 +68,7 @@ class Reduction {
  public:
   Reduction(Session& session, const ReduceOptions& options, DataType type, int ranks) : session_(session) {
     const bool average = options.op == ReduceOp::average;
-    if ((average || options.scale != nullptr) && !is_floating(type)) {
+    if ((average || options.scale != nullptr || options.device_scale != nullptr) && !is_floating(type)) {
       fail_usage("{} elements can be neither averaged nor scaled", name_of(type));
     }
     switch (options.op) {
@@ -87,16 +87,18 @@ class Reduction {
         op_ = ncclSum;
         break;
     }
+    if (options.device_scale != nullptr) {
+      if (options.op != ReduceOp::sum) fail_usage("NCCL supports a scale on the device only with sum");
+      multiply_by(const_cast<void*>(options.device_scale), ncclScalarDevice, type);
+      return;
+    }
     if (options.scale == nullptr) {
       if (average) op_ = ncclAvg;
       return;
     }
     if (op_ != ncclSum) fail_usage("NCCL supports a scale only with sum and average");
     Scalar scalar = to_scalar(*options.scale / (average ? ranks : 1), type);
-    session_.settle(
-        ncclRedOpCreatePreMulSum(&op_, &scalar, type_of(type), ncclScalarHostImmediate, session_.get()),
-        "ncclRedOpCreatePreMulSum");
-    made_ = true;
+    multiply_by(&scalar, ncclScalarHostImmediate, type);
   }
   ~Reduction() {
     if (made_) ncclRedOpDestroy(op_, session_.get());
@@ -107,6 +109,12 @@ class Reduction {
   ncclRedOp_t get() const { return op_; }
 
  private:
+  void multiply_by(void* scalar, ncclScalarResidence_t where, DataType type) {
+    session_.settle(ncclRedOpCreatePreMulSum(&op_, scalar, type_of(type), where, session_.get()),
+                    "ncclRedOpCreatePreMulSum");
+    made_ = true;
+  }
+
   Session& session_;
   ncclRedOp_t op_ = ncclSum;
   bool made_ = false;
@@ -120,7 +128,8 @@ class NcclCommunicator : public Communicator {
         world_(world),
         device_(device),
         session_(std::move(session)),
-        stream_(make_stream()),
+        own_stream_(make_stream()),
+        stream_(own_stream_.get()),
         asked_(make_event()),
         scratch_(nccl::allocate(device, sizeof(std::int32_t))),
         watchdog_(std::make_unique<Watchdog>(*session_, mutex_, device)) {}
@@ -134,6 +143,7 @@ class NcclCommunicator : public Communicator {
   std::string_view name() const override { return "nccl"; }
   int device() const override { return device_; }
   void set_stream_source(const std::function<void*()>& source) override { source_ = source; }
+  void set_stream(void* stream) override { stream_ = static_cast<cudaStream_t>(stream); }
 
   WorkHandle all_reduce(Buffer buffer, std::string_view label, ReduceOptions options) override {
     return launch(describe("all_reduce", label, buffer.bytes()), options, [&](cudaStream_t stream) {
@@ -185,10 +195,10 @@ class NcclCommunicator : public Communicator {
     {
       const std::scoped_lock lock(mutex_);
       check(cudaEventRecord(asked_.get(), static_cast<cudaStream_t>(source_())), "cudaEventRecord");
-      check(cudaStreamWaitEvent(stream_.get(), asked_.get(), 0), "cudaStreamWaitEvent");
+      check(cudaStreamWaitEvent(stream_, asked_.get(), 0), "cudaStreamWaitEvent");
       operation->begin();
       try {
-        body(stream_.get());
+        body(stream_);
       } catch (const UsageError&) {
         operation->finish(std::current_exception());
         throw;
@@ -196,7 +206,7 @@ class NcclCommunicator : public Communicator {
         operation->finish(std::current_exception());
         fail("{} failed on {}: {}", operation->name(), this_rank_name(), error.what());
       }
-      operation->launched(stream_.get());
+      operation->launched(stream_);
       // Under the lock, so that the watchdog gets the operations in the stream's order.
       watchdog_->add(operation);
     }
@@ -208,7 +218,8 @@ class NcclCommunicator : public Communicator {
   std::function<void*()> source_ = [] { return nullptr; };
   std::mutex mutex_;  // guards the session and the order in the stream
   std::unique_ptr<Session> session_;
-  Stream stream_;
+  Stream own_stream_;
+  cudaStream_t stream_;
   Event asked_;
   std::shared_ptr<void> scratch_;
   std::unique_ptr<Watchdog> watchdog_;

@@ -60,10 +60,14 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
   c10::Stream getDefaultStream(c10::Device device) const override {
     return c10::Stream(c10::Stream::DEFAULT, device);
   }
-  c10::Stream getStreamFromGlobalPool(c10::Device device, bool /*high*/) const override {
+  c10::Stream getStreamFromGlobalPool(c10::Device device, bool high) const override {
     static std::mutex mutex;
-    static std::array<std::array<cudaStream_t, kPool>, kDevices> pool{};
-    static std::array<std::size_t, kDevices> next{};
+    struct Pool {
+      std::array<std::array<cudaStream_t, kPool>, kDevices> streams{};
+      std::array<std::size_t, kDevices> next{};
+    };
+    static std::array<Pool, 2> pools;  // by priority
+    auto& [pool, next] = pools.at(high ? 1 : 0);
     if (!device.has_index()) device = getDevice();
     const auto index = static_cast<std::size_t>(device.index());
     const c10::OptionalDeviceGuard guard(device);

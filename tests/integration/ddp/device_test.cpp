@@ -1,6 +1,6 @@
 // Tests the code paths for gradients on a GPU, on any machine: with a communicator that behaves like NCCL's
 // but works in host memory. It reads scale factors when an operation is started, and takes none for 16-bit
-// types.
+// types. tests/device runs the same code with LibTorch's streams.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -27,6 +27,13 @@ class DeviceCommunicator : public comm::Communicator {
   comm::WorkHandle all_reduce(comm::Buffer buffer, std::string_view label,
                               comm::ReduceOptions options) override {
     ++reductions;
+    double on_device = 0;
+    if (options.device_scale != nullptr) {
+      EXPECT_EQ(buffer.type, comm::DataType::f64);
+      on_device = *static_cast<const double*>(options.device_scale);
+      options.scale = &on_device;
+      options.device_scale = nullptr;
+    }
     if (options.scale != nullptr) {
       EXPECT_GT(comm::size_of(buffer.type), 2U) << "no factor for 16-bit types";
       const auto now =
@@ -57,6 +64,35 @@ class DeviceCommunicator : public comm::Communicator {
 
  private:
   std::unique_ptr<comm::Communicator> host_;
+};
+
+// A communicator for host memory that notes which operations are waited for.
+class NotingCommunicator : public DeviceCommunicator {
+ public:
+  using DeviceCommunicator::DeviceCommunicator;
+  int device() const override { return -1; }
+
+  comm::WorkHandle all_reduce(comm::Buffer buffer, std::string_view label,
+                              comm::ReduceOptions options) override {
+    struct Noting : comm::Work {
+      bool done() const override { return work->done(); }
+      void wait() override {
+        waited->push_back(name);
+        work->wait();
+      }
+      comm::WorkTimes times() const override { return work->times(); }
+      comm::WorkHandle work;
+      std::vector<std::string>* waited = nullptr;
+      std::string name;
+    };
+    auto noting = std::make_shared<Noting>();
+    noting->name = fmt::format("{} {}", label, reductions);
+    noting->waited = &waited;
+    noting->work = DeviceCommunicator::all_reduce(buffer, label, std::move(options));
+    return noting;
+  }
+
+  std::vector<std::string> waited;
 };
 
 // Compares a step of each rank's rows with a step of all rows in one process.
@@ -122,10 +158,40 @@ TEST_F(OnADevice, SixteenBitGradientsAreScaledBeforeTheReduction) {
   }
 }
 
-TEST_F(OnADevice, SparseGradientsAreRefusedByName) {
+TEST_F(OnADevice, SparseGradientsAreSummedWithTheFactorOfTheSameStep) {
   torch::nn::Embedding embedding(torch::nn::EmbeddingOptions(4, 2).sparse(true));
-  EXPECT_THAT(error_of([&] { reducer_of(*embedding, small_buckets()); }),
-              HasSubstr("parameter 'weight' has sparse gradients, which can be summed on the CPU only"));
+  embedding->to(torch::kDouble);
+  auto reducer = reducer_of(*embedding, small_buckets());
+  for (int step = 0; step < 4; ++step) {
+    set_gradients_to_none(*embedding);
+    reducer.begin(ddp::Averaging::by_count, step + 1);
+    const auto sum = embedding(torch::tensor({world().rank() == 0 ? 1 : 3})).sum();
+    sum.backward(torch::full_like(sum, reducer.average().loss_factor()));
+    reducer.finish();
+    const auto gradient = embedding->weight.grad().to_dense();
+    const double tokens = (step + 1.0) * world().size();
+    EXPECT_NEAR(gradient[1].sum().item<double>(), 2 / tokens, 1e-12) << step;
+    EXPECT_NEAR(gradient[3].sum().item<double>(), 2 * (world().size() - 1) / tokens, 1e-12) << step;
+  }
+}
+
+// So the host may be a step ahead of the device and of the other ranks.
+TEST_F(OnADevice, AMessageIsReceivedInTheNextStep) {
+  torch::nn::Linear layer(3, 2);
+  layer->to(torch::kDouble);
+  NotingCommunicator host(world().communicator());
+  ddp::Reducer reducer(host, device, world().timer(), ddp::named_parameters_of(*layer), small_buckets(),
+                       sync);
+  for (int step = 0; step < 5; ++step) {
+    host.waited.clear();
+    layer->zero_grad();
+    reducer.begin(ddp::Averaging::by_count, 1);
+    (layer->weight.sum() + layer->bias.sum()).backward();
+    reducer.finish();
+    std::vector<std::string> expected;
+    if (step != 1) expected.push_back(fmt::format("the step's message {}", std::max(0, step - 1)));
+    EXPECT_EQ(host.waited, expected) << "in step " << step;
+  }
 }
 
 }  // namespace
