@@ -37,6 +37,7 @@ void check_node(const Call& call, const std::optional<Task>& task, Report& repor
     check_folders(*config, report);
     check_cache(*config, report);
     check_exporter(*config, report);
+    check_peer_network(*config, report);
   }
   if (!call.prometheus.empty()) check_prometheus(call.prometheus, node_name(), report);
   if (slurm) check_munge(report);

@@ -24,6 +24,9 @@ struct StepNodes {
 /// nullopt outside of a step of srun on several nodes.
 std::optional<StepNodes> nodes_of_step();
 
+/// "peer_network": this node has an address in that network of lockstep.conf.
+void check_peer_network(const spank::Config& config, Report& report);
+
 /// "ports": this node reaches the next one and the first one at ports of lockstep.conf, and they reach this node.
 /// "clocks" and "versions": its clock and the versions in `report` agree with the first node's. Takes up to 15 seconds
 /// if a node does not answer.

@@ -45,6 +45,7 @@ Exchange::Options exchange_of(const StepCall& call) {
   exchange.step = call.hello.step_name();
   exchange.node_id = call.hello.node_id;
   exchange.chunk_bytes = ChunkPlan::kChunkBytes;
+  exchange.peer_networks = call.peer_networks;
   if (!call.ports.empty()) {
     const std::size_t dash = call.ports.find('-');
     const char* const end = call.ports.data() + call.ports.size();
@@ -314,6 +315,12 @@ Verdict Step::prepare() {
 void Step::join_peers() {
   if (!rendezvous_ || !call_.cooperate) return;
   peers_ = std::make_unique<PeerGroup>(*rendezvous_, exchange_of(call_), call_.hello.node);
+  // Usually all nodes lack the network then; lockstep-doctor names each node that does.
+  if (!call_.peer_networks.empty() && !peers_->uses_peer_network() && call_.hello.node_id == 0)
+    print_for_job(
+        call_.hello.node +
+        ": no interface has an address in peer_network (lockstep.conf), so the nodes "
+        "send data to each other over the network that leads to srun: run lockstep-doctor on the nodes");
 }
 
 Verdict Step::stage() {

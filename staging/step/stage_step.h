@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "common/file_system.h"
+#include "common/leaf/subnet.h"
 #include "staging/rendezvous/rendezvous_outcome.h"
 #include "staging/transfer/put_options.h"
 
@@ -32,6 +33,7 @@ struct StepCall {
   std::uint32_t restart = 0;                          // how often the job was queued again
   int source_patience = 0;                            // seconds for a system call; 0: default_call_timeout()
   std::string shared, lease, ports, cpus;
+  std::vector<Subnet> peer_networks;  // as Exchange::Options
   int watch_fd = -1;                  // pipe: background staging ends when its other end is closed
   FileSystem* file_system = nullptr;  // as in PutOptions
 };

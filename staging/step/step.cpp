@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <csignal>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -12,6 +11,7 @@
 
 #include "common/environment.h"
 #include "common/error.h"
+#include "common/leaf/subnet.h"
 #include "staging/cache/store.h"
 #include "staging/rendezvous/rendezvous_server.h"
 #include "staging/step/stage_step.h"
@@ -19,17 +19,6 @@
 
 namespace lockstep::transfer {
 namespace {
-
-// An option whose value is one of a few words. `value` must live as long as `verb`.
-template <typename Value>
-void add_choice(CLI::App& verb, const std::string& name, Value& value, std::map<std::string, Value> words,
-                const std::string& text) {
-  std::vector<std::string> choices;
-  for (const auto& [word, meaning] : words) choices.push_back(word);
-  verb.add_option_function<std::string>(
-          name, [&value, words = std::move(words)](const std::string& word) { value = words.at(word); }, text)
-      ->check(CLI::IsMember(choices));
-}
 
 void run_rendezvous(int wait_seconds) {
   // Ctrl-C in a terminal reaches this process too, but srun decides what happens to the step.
@@ -94,6 +83,17 @@ void add_step_verbs(Tool& tool) {
   add_choice<bool>(step, "--cooperate", call->cooperate, {{"on", true}, {"off", false}},
                    "on: read the source once for all nodes of the step");
   step.add_option("--ports", call->ports, "Ports to exchange chunks on, as LOW-HIGH");
+  step.add_option_function<std::vector<std::string>>(
+          "--peer-network",
+          [call](const std::vector<std::string>& networks) {
+            for (const std::string& text : networks) {
+              const std::optional<Subnet> network = Subnet::parse(text);
+              if (!network) fail_usage("--peer-network '{}': must be a network such as 10.1.0.0/16", text);
+              call->peer_networks.push_back(*network);
+            }
+          },
+          "Networks on which the step's nodes reach each other; the first that a node has")
+      ->delimiter(',');
 
   const auto wait = std::make_shared<int>(60);
   CLI::App& rendezvous = tool.verb(

@@ -243,6 +243,13 @@ replace_on_n2 "exec faketime -f -90s $real \"\$@\""
 finds error clocks "the clock is 1 min 30 s behind n1's" on_nodes lockstep-doctor
 root_on_node n2 umount $tool
 
+test_case "a node has no address in the network of staged data"
+configure "peer_network = 203.0.113.0/24"
+finds error peer_network "no running interface has an address in 203.0.113.0/24" on_node n1 lockstep-doctor
+configure "peer_network = 203.0.113.0/24, 10.66.0.0/16"
+assert_contains "$(on_node n1 lockstep-doctor --verbose)" "other nodes reach this one at 10.66.0.1"
+restore_configuration
+
 test_case "a firewall is between the nodes, or all ports are in use"
 configure "ports = 20000-20007"
 assert_exit 0 on_nodes lockstep-doctor

@@ -68,5 +68,26 @@ stage_on_four
 assert_at_least $((bytes * 39 / 10)) "$read" "bytes read from the source for $bytes of data"
 restore_configuration
 
+test_case "nodes send each other the data in peer_network"
+clear_caches
+configure "ports = 20000-20100" "peer_network = 10.67.0.0/24"
+for i in 1 2 3 4; do
+  for j in 1 2 3 4; do
+    [ $i = $j ] || root_on_node n$i ip rule add to 10.66.0.$j ipproto tcp dport 20000-20100 prohibit
+  done
+done
+stage_on_four
+assert_contains "$output" "n1: no interface has an address in peer_network"
+assert_at_least $((bytes * 19 / 10)) "$read" "bytes read from the source where nodes cannot reach each other"
+for i in 1 2 3 4; do root_on_node n$i ip addr add 10.67.0.$i/24 dev eth0; done
+clear_caches
+stage_on_four
+assert_at_most $once "$read" "bytes read from the source for $bytes of data in '$output'"
+for i in 1 2 3 4; do
+  root_on_node n$i ip addr del 10.67.0.$i/24 dev eth0
+  while root_on_node n$i ip rule del ipproto tcp dport 20000-20100 prohibit 2>/dev/null; do :; done
+done
+restore_configuration
+
 assert_nothing_left
 assert_all_idle

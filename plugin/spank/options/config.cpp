@@ -10,6 +10,7 @@
 
 #include "common/leaf/error.h"
 #include "common/leaf/port.h"
+#include "common/leaf/subnet.h"
 #include "common/leaf/unique_fd.h"
 
 namespace lockstep::spank {
@@ -89,6 +90,14 @@ void set_ports(const Line& line, Config& config) {
                          : line.integer(trimmed(line.value.substr(dash + 1)), config.first_port, kMaxPort);
 }
 
+void set_peer_network(const Line& line, Config& config) {
+  config.peer_networks.clear();
+  for (const std::string_view item : line.items()) {
+    if (!Subnet::parse(item)) line.refuse("'peer_network' must be a network such as 10.1.0.0/16");
+    config.peer_networks.emplace_back(item);
+  }
+}
+
 void set_prefix(const Line& line, Config& config) {
   for (const char c : line.value) {
     if ((c < 'a' || c > 'z') && (c < '0' || c > '9') && c != '-') {
@@ -161,6 +170,7 @@ constexpr std::array kKeys{
     Key{"helpers", [](const Line& line, Config& config) { config.helpers = line.folder(); }},
     Key{"prefix", set_prefix},
     Key{"ports", set_ports},
+    Key{"peer_network", set_peer_network},
     Key{"records", [](const Line& line, Config& config) { config.records = line.folder(); }},
     Key{"links", [](const Line& line, Config& config) { config.links = line.folder(); }},
     Key{"group", [](const Line& line, Config& config) { config.group = line.value; }},

@@ -40,6 +40,7 @@ struct Config {
   int keep = 600;                  ///< seconds after its last use in which data is not evicted
   int first_port = 0;              ///< ports for srun's rendezvous and the nodes; 0: the system chooses
   int last_port = 0;
+  std::vector<std::string> peer_networks;  ///< in CIDR notation; the nodes of a step reach each other there
   int source_patience = 0;     ///< seconds for a call to a source or a node's disk; 0: lockstep-stage chooses
   int wait = 60;               ///< seconds for every node of a step to reach the rendezvous
   int keep_records = 3600;     ///< seconds for which an ended job's records stay

@@ -109,6 +109,9 @@ std::vector<std::string> step_arguments(const StepOnNode& step, const Config& co
   if (config.first_port > 0) {
     add("--ports", std::to_string(config.first_port) + "-" + std::to_string(config.last_port));
   }
+  std::string networks;
+  for (const std::string& network : config.peer_networks) networks += (networks.empty() ? "" : ",") + network;
+  add("--peer-network", networks);
   add("--record", step.record);
   return arguments;
 }

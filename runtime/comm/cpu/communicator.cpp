@@ -301,7 +301,7 @@ void CpuCommunicator::rest(const Look& look, Clock::duration idle, std::chrono::
                            std::chrono::nanoseconds sleep) const {
   if (look.exchanging) {
     if (idle < std::max<Clock::duration>(mpi::kSpin, spin)) return;
-    std::this_thread::sleep_for(std::clamp<Clock::duration>(idle / 4, mpi::kNap, kLongestNap));
+    mpi::nap(std::clamp<Clock::duration>(idle / 4, mpi::kNap, kLongestNap));
   } else if (idle < spin) {
     relax();
   } else {
@@ -313,8 +313,6 @@ void CpuCommunicator::rest(const Look& look, Clock::duration idle, std::chrono::
 template <typename Condition>
 void CpuCommunicator::drive_until(Condition condition, const std::string& what) {
   const OperationSlots::Waiting waiting(group_.slots());
-  std::optional<mpi::ShortNaps> naps;
-  if (inter_node_) naps.emplace();
   OperationTimeout timeout;
   auto moved_at = Clock::now();
   while (const auto seen = look(condition)) {
@@ -342,7 +340,6 @@ void CpuCommunicator::drive_until_ended(Operation& operation) {
 void CpuCommunicator::serve() {
   pthread_setname_np(pthread_self(), "lockstep-comm");
   if (!cpus_.empty()) bind_this_thread(cpus_);
-  const mpi::ShortNaps naps;
   const auto ended = [this] { return ending_ && group_.idle(); };
   const auto is_needed = [this] {
     const std::scoped_lock lock(queue_mutex_);

@@ -8,19 +8,17 @@
 
 namespace lockstep::comm::mpi {
 
-ShortNaps::ShortNaps() : slack_ns_(::prctl(PR_GET_TIMERSLACK)) {
+void nap(std::chrono::nanoseconds duration) {
+  const int slack_ns = ::prctl(PR_GET_TIMERSLACK);
   ::prctl(PR_SET_TIMERSLACK, 1000);
-}
-
-ShortNaps::~ShortNaps() {
-  ::prctl(PR_SET_TIMERSLACK, slack_ns_);
+  std::this_thread::sleep_for(duration);
+  ::prctl(PR_SET_TIMERSLACK, slack_ns);
 }
 
 void wait_until(const std::function<bool()>& condition) {
-  const ShortNaps naps;
   const auto sleep_at = std::chrono::steady_clock::now() + kSpin;
   while (!condition()) {
-    if (std::chrono::steady_clock::now() > sleep_at) std::this_thread::sleep_for(kNap);
+    if (std::chrono::steady_clock::now() > sleep_at) nap(kNap);
   }
 }
 

@@ -18,18 +18,8 @@ constexpr std::chrono::microseconds kSpin{10};
 /// compared with a poll.
 constexpr std::chrono::microseconds kNap{20};
 
-/// While an object of this class lives, the naps of this thread end in time. By default Linux lets each sleep take 50 µs
-/// more.
-class ShortNaps {
- public:
-  ShortNaps();
-  ~ShortNaps();
-  ShortNaps(const ShortNaps&) = delete;
-  ShortNaps& operator=(const ShortNaps&) = delete;
-
- private:
-  int slack_ns_;  // as it was
-};
+/// Sleeps. By default Linux may let a sleep take 50 µs more than was asked for; this one ends within a few microseconds.
+void nap(std::chrono::nanoseconds duration);
 
 /// Returns when `condition` is true. It is called often, and should call MPI, which makes progress only then.
 void wait_until(const std::function<bool()>& condition);

@@ -61,6 +61,9 @@ struct ImageOptions {
   /// A PNG or JPEG with more pixels is refused before memory is allocated for it, because a header of a few
   /// bytes can claim billions. Images of the batch's size are always accepted.
   std::size_t max_pixels = std::size_t{64} << 20U;
+  /// JPEGs are decoded at 1/2, 1/4 or 1/8 of their size, several times as fast, as long as both sides stay at least this.
+  /// Use the batch's size if the transform scales complete images, and more if it scales parts. 0 × 0: at full size.
+  ImageSize decode_at_least = {};
   /// Without a transform every image must have the batch's size.
   ImageTransform transform = nullptr;
 };

@@ -9,11 +9,12 @@
 #include <utility>
 
 #include "common/error.h"
-#ifdef LOCKSTEP_WITH_IMAGES
-#include "runtime/data/batch/image.h"
-#endif
 #include "runtime/data/name_sample.h"
 #include "runtime/data/sample_seeds.h"
+#include "staging/pack/images/resample.h"
+#ifdef LOCKSTEP_WITH_IMAGES
+#include "staging/pack/images/codec.h"
+#endif
 
 namespace lockstep::data {
 namespace {
@@ -27,18 +28,24 @@ bool is_compressed(std::span<const std::byte> packed) {
   return begins_with({0x89, 'P', 'N', 'G'}) || begins_with({0xff, 0xd8, 0xff});
 }
 
-ImageSize size_of_compressed([[maybe_unused]] std::span<const std::byte> packed) {
+pack::PixelSize to_pixels(const ImageSize& size) {
+  return {size.height, size.width};
+}
+
+ImageSize decoded_size([[maybe_unused]] std::span<const std::byte> packed,
+                       [[maybe_unused]] const ImageSize& at_least) {
 #ifdef LOCKSTEP_WITH_IMAGES
-  return image_size(packed);
+  const pack::PixelSize size = pack::decoded_size(packed, to_pixels(at_least));
+  return {size.height, size.width};
 #else
   fail("this build cannot decode PNG and JPEG: build with libpng and libjpeg, or pack raw pixels");
 #endif
 }
 
 void decode([[maybe_unused]] std::span<const std::byte> packed,
-            [[maybe_unused]] std::span<std::uint8_t> pixels) {
+            [[maybe_unused]] std::span<std::uint8_t> pixels, [[maybe_unused]] const ImageSize& at_least) {
 #ifdef LOCKSTEP_WITH_IMAGES
-  decode_image(packed, pixels);
+  pack::decode_image(packed, pixels, to_pixels(at_least));
 #endif
 }
 
@@ -120,7 +127,7 @@ std::size_t ImageBatchBuilder::take_sample(SampleId id, std::uint64_t epoch, int
   if (compressed && images.channels != ImageSize::kChannels) {
     fail("PNG and JPEG are decoded to {} channels, not {}", ImageSize::kChannels, images.channels);
   }
-  const ImageSize size = compressed ? size_of_compressed(buffers.packed) : images.raw;
+  const ImageSize size = compressed ? decoded_size(buffers.packed, images.decode_at_least) : images.raw;
   const std::size_t bytes = size.height * size.width * images.channels;
   const bool direct = !images.transform && size == images.size;
   if (!images.transform && !direct) {
@@ -135,7 +142,7 @@ std::size_t ImageBatchBuilder::take_sample(SampleId id, std::uint64_t epoch, int
   if (compressed) {
     if (!direct) buffers.pixels.resize(bytes);
     const std::span<std::uint8_t> decoded = direct ? out : std::span(buffers.pixels);
-    decode(buffers.packed, decoded);
+    decode(buffers.packed, decoded, images.decode_at_least);
     pixels = decoded;
   } else {
     if (buffers.packed.size() != bytes) {

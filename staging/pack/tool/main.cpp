@@ -9,6 +9,9 @@ int main(int argc, char** argv) {
   lockstep::pack::add_create_verb(tool);
   lockstep::pack::add_append_verb(tool);
   lockstep::pack::add_convert_verb(tool);
+#ifdef LOCKSTEP_WITH_IMAGES
+  lockstep::pack::add_images_verb(tool);
+#endif
   lockstep::pack::add_look_verbs(tool);
   return tool.run(argc, argv);
 }

@@ -90,20 +90,6 @@ void add_sample(std::size_t i, SampleSource& source, const MemberNames& names, T
   }
 }
 
-/// A folder inside the hidden one. Refuses if create() has left complete shards there, which it could
-/// continue.
-fs::path working_folder(Unfinished& unfinished, const fs::path& out, FileSystem& system) {
-  if (system.status(unfinished.folder() / kJournal)) {
-    unfinished.keep();
-    fail("{}: an interrupted create has packed a part of it: run that command again, or remove {}",
-         out.string(), unfinished.folder().string());
-  }
-  fs::path work = unfinished.folder() / "convert";
-  system.remove_all(work);
-  (void)system.make_folder(work, 0755);
-  return work;
-}
-
 /// Reads the written shards and compares them with the digests in their index, which were made from the
 /// source.
 void check_tar(const fs::path& pack, const Journal& journal, const SampleSource& source,
@@ -141,9 +127,7 @@ ConvertResult to_tar(const ConvertOptions& options) {
   packer.finish();
   write_index(pack / kIndexName, tokens.bytes(), pieces_of(journal), system);
   check_tar(pack, journal, source, options);
-  system.sync_folder(pack);
-  system.rename(pack, out);
-  system.sync_folder(out.parent_path());
+  publish_pack(pack, out, system);
   result.files = journal.shards();
   return result;
 }

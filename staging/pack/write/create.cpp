@@ -63,9 +63,7 @@ CreateResult create(const CreateOptions& options) {
                                   .place = [&](const std::string& name) { return pack / name; }};
     CreateResult result = pack_files(options, destination, journal, system);
     result.pack_bytes += write_index(pack / kIndexName, options.token_bytes, pieces_of(journal), system);
-    system.sync_folder(pack);
-    system.rename(pack, out);
-    system.sync_folder(out.parent_path());
+    publish_pack(pack, out, system);
     return result;
   } catch (...) {
     fail_keeping_whole_shards(unfinished, journal);

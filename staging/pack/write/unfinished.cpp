@@ -6,6 +6,8 @@
 
 namespace lockstep::pack {
 
+namespace fs = std::filesystem;
+
 Unfinished::Unfinished(std::filesystem::path folder, const std::filesystem::path& what, FileSystem& system)
     : folder_(std::move(folder)), system_(system) {
   for (;;) {
@@ -31,6 +33,24 @@ Unfinished::~Unfinished() {
   } catch (const Error&) {
     return;  // the error that ended the call is being reported, and the next call tries again
   }
+}
+
+fs::path working_folder(Unfinished& unfinished, const fs::path& out, FileSystem& system) {
+  if (system.status(unfinished.folder() / kJournal)) {
+    unfinished.keep();
+    fail("{}: an interrupted create has packed a part of it: run that command again, or remove {}",
+         out.string(), unfinished.folder().string());
+  }
+  fs::path work = unfinished.folder() / "work";
+  system.remove_all(work);
+  (void)system.make_folder(work, 0755);
+  return work;
+}
+
+void publish_pack(const fs::path& pack, const fs::path& out, FileSystem& system) {
+  system.sync_folder(pack);
+  system.rename(pack, out);
+  system.sync_folder(out.parent_path());
 }
 
 }  // namespace lockstep::pack

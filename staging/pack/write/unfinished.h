@@ -35,4 +35,12 @@ class Unfinished {
   bool keep_ = false;
 };
 
+/// A new folder inside the hidden one, for a call that continues nothing. Throws Error if an interrupted create() has left
+/// complete shards there, which it could continue.
+std::filesystem::path working_folder(Unfinished& unfinished, const std::filesystem::path& out,
+                                     FileSystem& system);
+
+/// Gives the complete pack its name.
+void publish_pack(const std::filesystem::path& pack, const std::filesystem::path& out, FileSystem& system);
+
 }  // namespace lockstep::pack

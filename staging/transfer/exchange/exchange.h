@@ -54,6 +54,7 @@
 #include <vector>
 
 #include "common/files.h"
+#include "common/leaf/subnet.h"
 #include "staging/transfer/copy/chunk_buffers.h"
 #include "staging/transfer/exchange/chunk_provider.h"
 #include "staging/transfer/exchange/peer_link.h"
@@ -71,6 +72,8 @@ class Exchange {
     std::uint32_t node_id = 0;
     int first_port = 0;  ///< 0: any
     int last_port = 0;
+    /// Nodes are reached at their address in the first of these that they have.
+    std::vector<Subnet> peer_networks = {};
     std::size_t chunk_bytes = 0;
     PeerTimeouts timeouts{};
   };

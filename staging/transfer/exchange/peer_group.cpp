@@ -26,8 +26,11 @@ void check_releases(const std::map<std::uint32_t, nlohmann::json>& messages, Pee
 
 PeerGroup::PeerGroup(Rendezvous& rendezvous, const Exchange::Options& options, const std::string& node_name)
     : rendezvous_(rendezvous), self_(options.node_id), exchange_(options) {
-  rendezvous_.set_address(
-      {{"name", node_name}, {"hosts", {rendezvous.own_address(), node_name}}, {"port", exchange_.port()}});
+  std::vector<std::string> hosts{rendezvous.own_address(), node_name};
+  const std::string address = address_in(options.peer_networks);
+  uses_peer_network_ = !address.empty();
+  if (uses_peer_network_) hosts = {address};
+  rendezvous_.set_address({{"name", node_name}, {"hosts", hosts}, {"port", exchange_.port()}});
   peers_[self_] = {node_name, {}, 0};
 }
 

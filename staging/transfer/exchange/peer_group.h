@@ -28,11 +28,13 @@ class OtherRelease : public Error {
 
 class PeerGroup {
  public:
-  /// Opens the exchange and tells the rendezvous where it is. `rendezvous` must outlive this object. Throws Error if the
+  /// Opens the exchange and tells the rendezvous where it is: at this node's address in `options.peer_networks`, or else
+  /// where srun sees this node. `rendezvous` must outlive this object. Throws Error if the
   /// rendezvous is lost.
   PeerGroup(Rendezvous& rendezvous, const Exchange::Options& options, const std::string& node_name);
 
   std::uint32_t self() const { return self_; }
+  bool uses_peer_network() const { return uses_peer_network_; }
   Exchange& exchange() { return exchange_; }
 
   /// As Rendezvous::gather(), by node, without the nodes that have left or failed.
@@ -59,6 +61,7 @@ class PeerGroup {
   Rendezvous& rendezvous_;
   std::uint32_t self_;
   Exchange exchange_;
+  bool uses_peer_network_ = false;
   std::mutex mutex_;
   std::map<std::uint32_t, Peer> peers_;  // those that were asked for
 };

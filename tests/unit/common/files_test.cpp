@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-class Files : public testing::Test {
+class Files : public ::testing::Test {
  protected:
   Files() {
     std::string name = (fs::temp_directory_path() / "lockstep-files-XXXXXX").string();
@@ -68,8 +68,8 @@ TEST_F(Files, OutputThroughALoopOfLinksIsAnError) {
   fs::create_symlink("one", folder_ / "two");
   for (const fs::path& path : {folder_ / "one", folder_ / "one" / "file"}) {
     EXPECT_THAT([&] { write_output(path, "new"); },
-                testing::Throws<Error>(
-                    testing::Property(&Error::what, testing::HasSubstr((folder_ / "one").string()))));
+                ::testing::Throws<Error>(
+                    ::testing::Property(&Error::what, ::testing::HasSubstr((folder_ / "one").string()))));
   }
 }
 
@@ -106,8 +106,8 @@ TEST_F(Files, OutputToStandardOutputKeepsTheOrder) {
 TEST_F(Files, AMissingFileIsNamedWithTheReason) {
   EXPECT_THAT(
       [&] { read_text_file(folder_ / "none"); },
-      testing::Throws<Error>(testing::Property(
-          &Error::what, testing::HasSubstr((folder_ / "none").string() + ": No such file or directory"))));
+      ::testing::Throws<Error>(::testing::Property(
+          &Error::what, ::testing::HasSubstr((folder_ / "none").string() + ": No such file or directory"))));
 }
 
 }  // namespace

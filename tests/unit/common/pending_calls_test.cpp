@@ -13,7 +13,7 @@ namespace {
 constexpr int kLooks = 20;
 
 /// This process records its own calls. Time passes with each look.
-class PendingCallsTest : public testing::Test {
+class PendingCallsTest : public ::testing::Test {
  protected:
   PendingCallsTest() { calls_.record_here(); }
 

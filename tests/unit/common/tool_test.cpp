@@ -23,12 +23,12 @@ int run(std::vector<std::string> words, const std::function<void()>& work) {
   std::vector<char*> argv;
   argv.reserve(words.size());
   for (std::string& word : words) argv.push_back(word.data());
-  testing::internal::CaptureStderr();
+  ::testing::internal::CaptureStderr();
   return tool.run(static_cast<int>(argv.size()), argv.data());
 }
 
 std::string error_output() {
-  return testing::internal::GetCapturedStderr();
+  return ::testing::internal::GetCapturedStderr();
 }
 
 TEST(ToolHabits, SuccessExitsWithZeroAndPrintsNothing) {
@@ -57,7 +57,7 @@ TEST(ToolHabits, ANumberThatIsNotPositiveIsRefusedInAShortLine) {
   tool.app().add_option("--ranks", ranks)->check(CLI::PositiveNumber);
   std::vector<std::string> words = {"lockstep-test", "--ranks", "0"};
   std::vector<char*> argv = {words[0].data(), words[1].data(), words[2].data()};
-  testing::internal::CaptureStderr();
+  ::testing::internal::CaptureStderr();
   EXPECT_EQ(tool.run(3, argv.data()), 2);
   EXPECT_EQ(error_output(), "lockstep-test: --ranks: Value 0 is out of range; see lockstep-test --help\n");
 }
@@ -88,7 +88,7 @@ TEST(ToolHabits, AnEmptyNameInAnOptionIsAWrongCall) {
   tool.app().add_option("--cache", folder)->check(Tool::named());
   std::string words[] = {"lockstep-test", "--cache", ""};
   char* argv[] = {words[0].data(), words[1].data(), words[2].data()};
-  testing::internal::CaptureStderr();
+  ::testing::internal::CaptureStderr();
   EXPECT_EQ(tool.run(3, argv), 2);
   EXPECT_EQ(error_output(), "lockstep-test: --cache: must not be empty; see lockstep-test --help\n");
 }
@@ -138,7 +138,7 @@ TEST(ToolHabits, AFileLargerThanTheLimitIsAnErrorNotASignal) {
     ::setrlimit(RLIMIT_FSIZE, &none);
   };
   const auto write = [] {
-    const UniqueFd file(::open(testing::TempDir().c_str(), O_TMPFILE | O_WRONLY, 0600));
+    const UniqueFd file(::open(::testing::TempDir().c_str(), O_TMPFILE | O_WRONLY, 0600));
     if (file) write_all(file.get(), "x", "file");
   };
   EXPECT_EQ(run_apart(limit, write), 1);

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <thread>
 
@@ -170,14 +171,18 @@ TEST_F(TransferNodes, SlowNodeIsHelpedAndDoesNotDelayTheOthers) {
 
 TEST_F(TransferNodes, NodeThatSendsOtherBytesThanTheSourceHasIsFoundAndNamed) {
   const fs::path pack = make_large_pack("p", 300);
-  SourceReads lies(pack, {}, [](const SourceRead& read, std::span<std::byte> bytes) {
-    if (read.n == 5) bytes[bytes.size() / 2] ^= std::byte{1};
+  std::atomic<int> first = 0;  // its first read of a shard: later ones may be left to the other nodes
+  SourceReads lies(pack, {}, [&](const SourceRead& read, std::span<std::byte> bytes) {
+    int none = 0;
+    if (read.file.extension() == ".tar" && first.compare_exchange_strong(none, read.n))
+      bytes[bytes.size() / 2] ^= std::byte{1};
   });
   NodeChange liar;
   liar.system = &lies;
   const auto ends = put_on(3, pack, {{1, liar}});
   expect_good(ends, pack);
-  EXPECT_THAT(ends[0].note(), HasSubstr("127.0.0.1 sent other bytes"));
+  // The node that is complete first may repair the chunk before the other one gets it.
+  EXPECT_THAT(ends[0].note() + ends[2].note(), HasSubstr("127.0.0.1 sent other bytes"));
 }
 
 TEST_F(TransferNodes, DamagedFileOfAHolderIsReadFromTheSourceOnceAndTheHolderGetsItFromTheOthers) {

@@ -190,6 +190,7 @@ TEST(Config, MistakesAreReportedWithTheirLine) {
   EXPECT_EQ(error_of("cache = mnt\n"), "/etc/l.conf:1: 'cache' must be an absolute path");
   EXPECT_EQ(error_of("enabled\n"), "/etc/l.conf:1: not a 'key = value' line");
   EXPECT_THAT(error_of("enabled = maybe"), HasSubstr("must be yes or no"));
+  EXPECT_THAT(error_of("peer_network = 10.1.0.0/16, 10.2"), HasSubstr("must be a network such as"));
   EXPECT_THAT(error_of("ports = 30-20"), HasSubstr("'ports' must be a number"));
   EXPECT_THAT(error_of("ports = 20000-19000"), HasSubstr("'ports' must be a number"));
   EXPECT_THAT(error_of("prefix = A b"), HasSubstr("lower-case letters"));

@@ -46,6 +46,7 @@ TEST(Staging, TheAdministratorsLimitsAndTheStepsLeaseArePassed) {
   config.cooperate = false;
   config.first_port = 20000;
   config.last_port = 20010;
+  config.peer_networks = {"10.1.0.0/16", "fd00::/8"};
   StepOnNode step = some_step();
   step.lease = "/cache/1000/leases/held/7.0";
   step.lifetime_fd = 12;
@@ -55,10 +56,11 @@ TEST(Staging, TheAdministratorsLimitsAndTheStepsLeaseArePassed) {
   settings.on_error = "source";
   settings.verify = "full";
   const std::string line = arguments(step, config, settings);
-  for (const char* part : {"--mode background ", "--on-error source ", "--verify full ", "--quota 1000 ",
-                           "--total 5000 ", "--keep 0 ", "--shared /cache/shared ",
-                           "--lease /cache/1000/leases/held/7.0 ", "--bandwidth 77 ", "--source-patience 30 ",
-                           "--watch-fd 3 ", "--cpus 2-3 ", "--cooperate off ", "--ports 20000-20010 "}) {
+  for (const char* part :
+       {"--mode background ", "--on-error source ", "--verify full ", "--quota 1000 ", "--total 5000 ",
+        "--keep 0 ", "--shared /cache/shared ", "--lease /cache/1000/leases/held/7.0 ", "--bandwidth 77 ",
+        "--source-patience 30 ", "--watch-fd 3 ", "--cpus 2-3 ", "--cooperate off ", "--ports 20000-20010 ",
+        "--peer-network 10.1.0.0/16,fd00::/8 "}) {
     EXPECT_THAT(line, HasSubstr(part));
   }
 }

@@ -1,5 +1,5 @@
 // Images are decoded to the pixels that were packed; a damaged image is refused and not filled with grey.
-#include "runtime/data/batch/image.h"
+#include "staging/pack/images/codec.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@
 
 #include "common/error.h"
 
-namespace lockstep::data {
+namespace lockstep::pack {
 namespace {
 
 using ::testing::Each;
@@ -28,7 +28,8 @@ using ::testing::ThrowsMessage;
 using Bytes = std::vector<std::byte>;
 using Pixels = std::vector<std::uint8_t>;
 
-constexpr ImageSize kSize{.height = 37, .width = 21};
+constexpr PixelSize kSize{.height = 37, .width = 21};
+constexpr std::size_t kBytes = kSize.height * kSize.width * kColours;
 
 // A smooth picture, which JPEG changes little.
 Pixels gradient(std::size_t channels) {
@@ -87,7 +88,7 @@ Bytes jpeg_of(const Pixels& pixels, int channels) {
 }
 
 Pixels decode(const Bytes& packed) {
-  Pixels pixels(kSize.bytes());
+  Pixels pixels(kBytes);
   decode_image(packed, pixels);
   return pixels;
 }
@@ -205,10 +206,10 @@ TEST(Image, RefusesOtherData) {
 
 TEST(Image, RefusesABufferOfAnotherSize) {
   for (const Bytes& packed : {png_of(gradient(3), PNG_FORMAT_RGB), jpeg_of(gradient(3), 3)}) {
-    Pixels pixels(kSize.bytes() - 1);
+    Pixels pixels(kBytes - 1);
     EXPECT_THAT([&] { decode_image(packed, pixels); }, ThrowsMessage<Error>(HasSubstr("37 x 21")));
   }
 }
 
 }  // namespace
-}  // namespace lockstep::data
+}  // namespace lockstep::pack

@@ -1,0 +1,39 @@
+// Decodes and encodes PNG and JPEG. Decoded images are rows of pixels with a byte for each channel, a quarter of the size
+// of floats. The first bytes of an image determine its format; its name does not.
+//
+// Threads: safe from any.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "staging/pack/images/resample.h"
+
+namespace lockstep::pack {
+
+/// Channels of a decoded image: red, green, blue.
+inline constexpr std::size_t kColours = 3;
+
+/// Whether the bytes begin as a PNG or a JPEG.
+bool is_image(std::span<const std::byte> packed);
+
+/// Reads the size from the header. Throws Error if the image is neither PNG nor JPEG, or damaged.
+PixelSize image_size(std::span<const std::byte> packed);
+
+/// The size to which decode_image() decodes. A JPEG can be decoded at 1/2, 1/4 or 1/8 of its size, several times as fast:
+/// the smallest size is chosen that is at least `at_least` in both directions. {0, 0}: the complete image.
+PixelSize decoded_size(std::span<const std::byte> packed, PixelSize at_least);
+
+/// Decodes to red, green and blue. Grey is copied to all three channels; transparency is blended with black. `pixels` must
+/// have the bytes of decoded_size(). Throws Error if the image is damaged or cut short.
+void decode_image(std::span<const std::byte> packed, std::span<std::uint8_t> pixels, PixelSize at_least = {});
+
+/// `channels` is 3 (red, green, blue) or 1 (grey), and `pixels` has size.height * size.width * channels bytes. `quality` is
+/// libjpeg's, from 1 to 100.
+std::vector<std::byte> encode_jpeg(std::span<const std::uint8_t> pixels, PixelSize size, std::size_t channels,
+                                   int quality);
+std::vector<std::byte> encode_png(std::span<const std::uint8_t> pixels, PixelSize size, std::size_t channels);
+
+}  // namespace lockstep::pack

@@ -1,0 +1,45 @@
+// Makes a pack with smaller images out of a folder of image files or of another pack. The new pack appears under its name
+// when it is complete and synced; a call that is stopped keeps nothing.
+//
+// Threads: safe from any thread and process; of two calls for the same target the second is refused.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "common/file_system.h"
+#include "staging/pack/images/image_recipe.h"
+
+namespace lockstep::pack {
+
+struct ImagePackingOptions {
+  std::filesystem::path source;      ///< as list_samples()
+  std::vector<std::string> filters;  ///< as list_samples()
+  std::filesystem::path out;         ///< a new folder
+  ImageRecipe recipe;
+  /// The kind of the parts to make smaller. "": the only image of each sample. Other parts are copied.
+  std::string kind;
+  std::uint64_t shard_bytes = std::uint64_t{256} << 20;  ///< as for create()
+  int threads = 0;                                       ///< that decode and encode; 0: one for each CPU
+  std::function<void(std::size_t samples)> progress;     ///< done so far
+  const std::atomic<bool>* stop = nullptr;  ///< once true, the call ends with Stopped (packing.h)
+  FileSystem* system = nullptr;             ///< all files are written through it
+};
+
+struct ImagePackingResult {
+  std::size_t samples = 0;
+  std::size_t images = 0;
+  std::size_t shards = 0;
+  std::uint64_t source_bytes = 0;   ///< of all parts
+  std::uint64_t payload_bytes = 0;  ///< of all parts in the pack
+};
+
+/// Throws Error naming the sample if an image cannot be made smaller, has several images and `kind` is "", or has none.
+/// Memory: 64 finished samples for each thread, and one decoded image in each thread.
+ImagePackingResult pack_images(const ImagePackingOptions& options);
+
+}  // namespace lockstep::pack

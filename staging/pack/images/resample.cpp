@@ -1,0 +1,122 @@
+#include "staging/pack/images/resample.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+#include <vector>
+
+#include "common/error.h"
+
+namespace lockstep::pack {
+namespace {
+
+// The pixels of a row (or column) that make up one scaled pixel, and their weights.
+struct Tap {
+  std::size_t first = 0;
+  std::vector<float> weights;
+};
+
+// Half of the filter's width, for a scale of 1.
+double reach_of(Filter filter) {
+  switch (filter) {
+    case Filter::box:
+      return 0.5;
+    case Filter::triangle:
+      return 1;
+    case Filter::lanczos:
+      return 3;
+  }
+  return 1;
+}
+
+double sinc(double x) {
+  return x == 0 ? 1 : std::sin(std::numbers::pi * x) / (std::numbers::pi * x);
+}
+
+double weight_at(Filter filter, double x) {
+  switch (filter) {
+    case Filter::box:
+      return x > -0.5 && x <= 0.5 ? 1 : 0;
+    case Filter::triangle:
+      return std::max(0.0, 1 - std::abs(x));
+    case Filter::lanczos:
+      return std::abs(x) < 3 ? sinc(x) * sinc(x / 3) : 0;
+  }
+  return 0;
+}
+
+std::vector<Tap> taps_of(std::size_t from, std::size_t to, Filter filter) {
+  const double scale = static_cast<double>(from) / static_cast<double>(to);
+  const double stretch = std::max(1.0, scale);
+  const double reach = reach_of(filter) * stretch;
+  std::vector<Tap> taps(to);
+  for (std::size_t i = 0; i < to; ++i) {
+    const double centre = (static_cast<double>(i) + 0.5) * scale;
+    const auto first = static_cast<std::size_t>(std::max(0.0, std::floor(centre - reach + 0.5)));
+    const auto end = std::min(from, static_cast<std::size_t>(std::floor(centre + reach + 0.5)));
+    taps[i].first = first;
+    double sum = 0;
+    for (std::size_t x = first; x < end; ++x) {
+      const double weight = weight_at(filter, (static_cast<double>(x) + 0.5 - centre) / stretch);
+      taps[i].weights.push_back(static_cast<float>(weight));
+      sum += weight;
+    }
+    for (float& weight : taps[i].weights) weight /= static_cast<float>(sum);
+  }
+  return taps;
+}
+
+}  // namespace
+
+void crop_and_resample(std::span<const std::uint8_t> from, PixelSize size, std::size_t channels,
+                       const PixelBox& box, std::span<std::uint8_t> to, PixelSize to_size, Filter filter) {
+  const PixelSize& part = box.size;
+  if (part.height == 0 || part.width == 0 || box.top + part.height > size.height ||
+      box.left + part.width > size.width) {
+    fail_usage("the box of {} x {} at {}, {} is not within the image of {} x {}", part.height, part.width,
+               box.top, box.left, size.height, size.width);
+  }
+  if (from.size() != size.height * size.width * channels ||
+      to.size() != to_size.height * to_size.width * channels) {
+    fail_usage("the spans of {} and {} bytes do not fit images of {} x {} and {} x {} with {} channels",
+               from.size(), to.size(), size.height, size.width, to_size.height, to_size.width, channels);
+  }
+  const auto row_of = [&](std::size_t y) {
+    return from.data() + ((box.top + y) * size.width + box.left) * channels;
+  };
+  if (part == to_size) {
+    for (std::size_t y = 0; y < part.height; ++y) {
+      std::copy_n(row_of(y), part.width * channels, to.data() + y * part.width * channels);
+    }
+    return;
+  }
+  const std::vector<Tap> columns = taps_of(part.width, to_size.width, filter);
+  const std::vector<Tap> rows = taps_of(part.height, to_size.height, filter);
+  // The part scaled horizontally, but not yet vertically.
+  std::vector<float> narrow(part.height * to_size.width * channels);
+  for (std::size_t y = 0; y < part.height; ++y) {
+    const std::uint8_t* const row = row_of(y);
+    float* out = narrow.data() + y * to_size.width * channels;
+    for (const Tap& tap : columns) {
+      for (std::size_t c = 0; c < channels; ++c) {
+        float sum = 0;
+        for (std::size_t i = 0; i < tap.weights.size(); ++i) {
+          sum += tap.weights[i] * static_cast<float>(row[(tap.first + i) * channels + c]);
+        }
+        *out++ = sum;
+      }
+    }
+  }
+  const std::size_t stride = to_size.width * channels;
+  for (std::size_t y = 0; y < to_size.height; ++y) {
+    for (std::size_t x = 0; x < stride; ++x) {
+      float sum = 0;
+      for (std::size_t i = 0; i < rows[y].weights.size(); ++i) {
+        sum += rows[y].weights[i] * narrow[(rows[y].first + i) * stride + x];
+      }
+      to[y * stride + x] = static_cast<std::uint8_t>(std::clamp(sum + 0.5F, 0.0F, 255.0F));
+    }
+  }
+}
+
+}  // namespace lockstep::pack

@@ -1,0 +1,101 @@
+#include <charconv>
+#include <memory>
+
+#include "common/clock.h"
+#include "common/error.h"
+#include "common/progress.h"
+#include "common/units.h"
+#include "staging/pack/images/image_packing.h"
+#include "staging/pack/images/sample_list.h"
+#include "staging/pack/tool/packing_verb.h"
+#include "staging/pack/tool/verbs.h"
+
+namespace lockstep::pack {
+namespace {
+
+struct ImagesArguments {
+  ImagePackingOptions options;
+  std::string shard_size = "256M";
+  std::string crop;
+};
+
+// "224x192" is 224 pixels high and 192 wide.
+PixelSize parse_size(const std::string& text) {
+  PixelSize size;
+  const char* const end = text.data() + text.size();
+  const auto height = std::from_chars(text.data(), end, size.height);
+  const bool separated = height.ec == std::errc{} && height.ptr != end && *height.ptr == 'x';
+  const auto width = separated ? std::from_chars(height.ptr + 1, end, size.width) : height;
+  if (!separated || width.ec != std::errc{} || width.ptr != end || size.height == 0 || size.width == 0)
+    fail_usage("--crop '{}': must be HEIGHTxWIDTH in pixels, such as 224x224", text);
+  return size;
+}
+
+void run_images(const Tool& tool, ImagesArguments& arguments) {
+  const std::uint64_t begin = monotonic_ns();
+  ImagePackingOptions& options = arguments.options;
+  options.shard_bytes = parse_shard_size(arguments.shard_size);
+  if (!arguments.crop.empty()) options.recipe.crop = parse_size(arguments.crop);
+  refuse_out_inside(options.source, options.out);
+  ImagePackingResult result;
+  run_until_stopped(tool, [&](const std::atomic<bool>& asked) {
+    options.stop = &asked;
+    Progress progress("packing images:", list_samples(options.source, options.filters)->size(),
+                      Progress::Unit::things);
+    options.progress = [&](std::size_t samples) { progress.update(samples); };
+    result = pack_images(options);
+  });
+  const double seconds = seconds_between(begin, monotonic_ns());
+  if (tool.json()) {
+    Tool::print({{"source", options.source.string()},
+                 {"out", options.out.string()},
+                 {"samples", result.samples},
+                 {"images", result.images},
+                 {"shards", result.shards},
+                 {"source_bytes", result.source_bytes},
+                 {"payload_bytes", result.payload_bytes},
+                 {"seconds", seconds}});
+    return;
+  }
+  fmt::print("{}: packed {} images in {} shards: {} instead of {} in {}\n", options.out.string(),
+             result.images, result.shards, format_bytes(result.payload_bytes),
+             format_bytes(result.source_bytes), format_seconds(seconds));
+}
+
+}  // namespace
+
+void add_images_verb(Tool& tool) {
+  const auto arguments = std::make_shared<ImagesArguments>();
+  ImagePackingOptions& options = arguments->options;
+  ImageRecipe& recipe = options.recipe;
+  CLI::App& images = tool.verb("images", "Pack PNG and JPEG images, scaled, cropped and encoded again",
+                               [&tool, arguments] { run_images(tool, *arguments); });
+  images.add_option("source", options.source, "Folder of image files, or a pack")
+      ->required()
+      ->check(Tool::named());
+  images.add_option("--out", options.out, "The pack: a new folder")->required()->check(Tool::named());
+  images
+      .add_option("--resize", recipe.resize,
+                  "Length of the shorter side in pixels; the longer one keeps the ratio")
+      ->check(CLI::PositiveNumber);
+  add_choice<Filter>(images, "--resample", recipe.filter,
+                     {{"lanczos", Filter::lanczos}, {"triangle", Filter::triangle}, {"box", Filter::box}},
+                     "How pixels are averaged: lanczos (sharpest), triangle or box (fastest)");
+  images.add_option("--crop", arguments->crop, "Part in the middle to keep, as HEIGHTxWIDTH, after scaling");
+  images.add_flag("--grey", recipe.grey, "One channel instead of red, green and blue");
+  add_choice<ImageRecipe::Encoding>(images, "--encode", recipe.encoding,
+                                    {{"jpeg", ImageRecipe::Encoding::jpeg},
+                                     {"png", ImageRecipe::Encoding::png},
+                                     {"raw", ImageRecipe::Encoding::raw}},
+                                    "jpeg, png, or raw pixels, which need no decoding");
+  images.add_option("--quality", recipe.quality, "Of JPEG")->check(CLI::Range(1, 100))->capture_default_str();
+  images.add_option("--kind", options.kind,
+                    "Ending of the images' names, if a sample has several images; others are copied");
+  images.add_option("--filter", options.filters,
+                    "Pack only files whose path or name matches this pattern (may be repeated)");
+  images.add_option("--shard-size", arguments->shard_size, "Largest size of a shard")->capture_default_str();
+  images.add_option("--threads", options.threads, "Threads that decode and encode; 0: one for each CPU")
+      ->check(CLI::Range(0, 256));
+}
+
+}  // namespace lockstep::pack
