@@ -107,6 +107,12 @@ std::map<std::string, std::string> content_of(const fs::path& folder) {
   return files;
 }
 
+std::uint64_t size_of(const fs::path& folder) {
+  std::uint64_t bytes = 0;
+  for (const auto& [name, content] : content_of(folder)) bytes += content.size();
+  return bytes;
+}
+
 bool wait_for(const std::function<bool()>& condition) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(30);
   while (!condition()) {

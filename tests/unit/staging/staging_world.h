@@ -56,6 +56,8 @@ void flip_byte(const fs::path& file, std::uint64_t offset);
 
 /// Every file below a folder with its content.
 std::map<std::string, std::string> content_of(const fs::path& folder);
+/// The bytes of all these files.
+std::uint64_t size_of(const fs::path& folder);
 
 /// Returns true once the condition holds, or false after more than half a minute.
 bool wait_for(const std::function<bool()>& condition);

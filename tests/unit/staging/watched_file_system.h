@@ -5,6 +5,7 @@
 #include <csignal>
 #include <functional>
 
+#include "common/error.h"
 #include "common/file_system.h"
 
 namespace lockstep::staging_test {
@@ -15,15 +16,16 @@ namespace lockstep::staging_test {
 class WatchedFileSystem : public FileSystem {
  public:
   using Before = std::function<int(int n, const FileCall& call)>;
-  explicit WatchedFileSystem(Before before) : before_(std::move(before)) {}
+  /// With `reads`, reads and syncfs count as calls too.
+  explicit WatchedFileSystem(Before before, bool reads = false) : before_(std::move(before)), reads_(reads) {}
   int calls() const { return calls_; }
   ssize_t call(const FileCall& call) override;
 
- protected:
-  virtual bool watches(Kind kind) const;
-
  private:
+  bool watches(Kind kind) const;
+
   Before before_;
+  bool reads_;
   std::atomic<int> calls_ = 0;
 };
 
@@ -33,23 +35,39 @@ inline constexpr int kKilled = 128 + SIGKILL;
 /// Ends the process before that call, as kill -9 does.
 class KilledAt : public WatchedFileSystem {
  public:
-  explicit KilledAt(int call)
-      : WatchedFileSystem([call](int now, const FileCall&) {
-          if (now == call) ::raise(SIGKILL);
-          return 0;
-        }) {}
+  explicit KilledAt(int call, bool reads = false)
+      : WatchedFileSystem(
+            [call](int now, const FileCall&) {
+              if (now == call) ::raise(SIGKILL);
+              return 0;
+            },
+            reads) {}
 };
 
 /// Fails this one call.
 class FailsAt : public WatchedFileSystem {
  public:
-  FailsAt(int call, int error)
-      : WatchedFileSystem([call, error](int now, const FileCall&) { return now == call ? error : 0; }),
+  FailsAt(int call, int error, bool reads = false)
+      : WatchedFileSystem([call, error](int now, const FileCall&) { return now == call ? error : 0; }, reads),
         call_(call) {}
   bool failed() const { return calls() >= call_; }
 
  private:
   int call_;
 };
+
+/// Work that must survive an accident at each of its calls.
+struct EveryCall {
+  std::function<void()> prepare = [] {};  ///< before each round
+  std::function<void(FileSystem&)> work;
+  std::function<void()> check;  ///< after each round, also after the last one, which has no accident
+  std::function<void(const Error&)> refused = [](const Error&) {};  ///< gets what the work has thrown
+  bool reads = false;                                               ///< reads and syncfs count as calls too
+};
+/// Does the work in a process that is killed at its first call, then at its second, until it ends without. Returns the
+/// number of kills.
+int kill_at_every_call(const EveryCall& every);
+/// The same with one call that fails. Returns how often the work threw Error.
+int fail_at_every_call(const EveryCall& every, int error);
 
 }  // namespace lockstep::staging_test

@@ -2,7 +2,6 @@
 // recovery and gc: partial data is never served, the next call works, and nothing leaks.
 
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <cerrno>
 
@@ -27,7 +26,6 @@ constexpr const char* kOld = "00000000000000000000000000000000";
 constexpr const char* kNew = "11111111111111111111111111111111";
 constexpr const char* kDamaged = "22222222222222222222222222222222";
 constexpr int kMaxCalls = 1000;
-constexpr int kKilled = 99;
 constexpr std::uint64_t kBytes = 5000;
 
 class CacheFaults : public CacheTest {
@@ -117,44 +115,25 @@ class CacheFaults : public CacheTest {
 };
 
 TEST_F(CacheFaults, KilledAtAnyCallItServesNoPartialDataAndTheNextCallWorks) {
-  int call = 1;
-  for (; call < kMaxCalls; ++call) {
-    SCOPED_TRACE(fmt::format("call {}", call));
-    make_world();
-    const int code = staging_test::in_child([&] {
-      WatchedFileSystem system([&](int now, const FileCall&) {
-        if (now == call) ::_exit(kKilled);
-        return 0;
-      });
-      live(system);
-    });
-    expect_recovered();
-    if (HasFailure() || code == 0) break;
-    ASSERT_EQ(code, kKilled);
-  }
-  EXPECT_GT(call, 150) << "the calls do not go through the seam";
-  EXPECT_LT(call, kMaxCalls);
+  const int kills = staging_test::kill_at_every_call({.prepare = [&] { make_world(); },
+                                                      .work = [&](FileSystem& system) { live(system); },
+                                                      .check = [&] { expect_recovered(); }});
+  EXPECT_GT(kills, 150) << "the calls do not go through the seam";
 }
 
 TEST_F(CacheFaults, ADiskThatIsFullAtAnyCallServesNoPartialDataAndTheNextCallWorks) {
-  int failures = 0;
-  for (int call = 1; call < kMaxCalls; ++call) {
-    SCOPED_TRACE(fmt::format("call {}", call));
-    make_world();
-    WatchedFileSystem system([&](int now, const FileCall&) { return now == call ? ENOSPC : 0; });
-    try {
-      live(system);
-    } catch (const Error& error) {
-      // If it is unknown whether an object is in use, the object stays and nothing can be evicted.
-      EXPECT_THAT(error.what(), testing::AnyOf(testing::HasSubstr("No space left on device"),
-                                               testing::HasSubstr("in use by running jobs")));
-      ++failures;
-    }
-    const bool reached = system.calls() >= call;
-    expect_recovered();
-    if (HasFailure() || !reached) break;
-  }
-  EXPECT_GT(failures, 30);
+  // If it is unknown whether an object is in use, the object stays and nothing can be evicted.
+  const int refusals = staging_test::fail_at_every_call(
+      {.prepare = [&] { make_world(); },
+       .work = [&](FileSystem& system) { live(system); },
+       .check = [&] { expect_recovered(); },
+       .refused =
+           [](const Error& error) {
+             EXPECT_THAT(error.what(), testing::AnyOf(testing::HasSubstr("No space left on device"),
+                                                      testing::HasSubstr("in use by running jobs")));
+           }},
+      ENOSPC);
+  EXPECT_GT(refusals, 30);
 }
 
 TEST_F(CacheFaults, ADiskThatStaysFullLeavesTheOldObjects) {

@@ -54,15 +54,6 @@ TEST_F(CacheLease, AKilledStepProtectsNothing) {
   EXPECT_THAT(names(cache() / "leases" / kName), IsEmpty()) << "the stale lease is not removed";
 }
 
-TEST_F(CacheLease, AfterARebootUnlockedFilesAreNotLeases) {
-  Store store(cache());
-  publish(store, kName, "data");
-  write("cache/leases/held/7.0", "");
-  fs::create_directories(cache() / "leases" / kName);
-  fs::create_hard_link(cache() / "leases/held/7.0", cache() / "leases" / kName / "7.0");
-  EXPECT_FALSE(store.leased(kName));
-}
-
 TEST_F(CacheLease, TheStaleLeaseOfAnEarlierStepOfTheSameNameIsReplaced) {
   Store store(cache());
   publish(store, kName, "data");

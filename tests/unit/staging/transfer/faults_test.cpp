@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -23,18 +22,6 @@ namespace fs = std::filesystem;
 using namespace staging_test;
 using testing::ElementsAre;
 using testing::StartsWith;
-
-/// Watches reads and syncfs too.
-class Watched : public staging_test::WatchedFileSystem {
- public:
-  explicit Watched(const std::function<int(int n)>& before)
-      : WatchedFileSystem([before](int n, const FileCall&) { return before(n); }) {}
-
- protected:
-  bool watches(Kind kind) const override {
-    return kind == Kind::read || kind == Kind::syncfs || WatchedFileSystem::watches(kind);
-  }
-};
 
 class TransferFaults : public staging_test::StagingTest {
  protected:
@@ -57,8 +44,7 @@ class TransferFaults : public staging_test::StagingTest {
     return FileSystem::real().list(folder_ / "cache/objects");
   }
   /// Every object with a name is complete; the next call works and cleans up.
-  void expect_consistent(const fs::path& pack, int call) {
-    SCOPED_TRACE(fmt::format("call {}", call));
+  void expect_consistent(const fs::path& pack) const {
     for (const std::string& name : objects()) {
       if (name.starts_with('.')) continue;
       EXPECT_EQ(content_of(folder_ / "cache/objects" / name / "files"), content_of(pack));
@@ -68,109 +54,66 @@ class TransferFaults : public staging_test::StagingTest {
     EXPECT_EQ(content_of(next.path), content_of(pack));
     EXPECT_THAT(objects(), ElementsAre(next.object));
   }
-  void expect_survives_kills(const fs::path& pack);
+  EveryCall every_call_of(const fs::path& source) const {
+    return {.prepare = [this] { clear_cache(); },
+            .work = [this, source](FileSystem& system) { put_one(source, &system); },
+            .check = [this, source] { expect_consistent(source); },
+            .reads = true};
+  }
   void clear_cache() const { FileSystem::real().remove_all(folder_ / "cache"); }
 };
 
-constexpr int kMaxCalls = 1000;
+constexpr const char* kSeam = "the calls do not go through FileSystem";
 
 TEST_F(TransferFaults, KilledAtAnyCallItLeavesTheOldStateOrTheNew) {
-  expect_survives_kills(make_large_pack("p", 25));
+  EXPECT_GT(kill_at_every_call(every_call_of(make_large_pack("p", 25))), 30) << kSeam;
 }
 
 TEST_F(TransferFaults, KilledAtAnyCallOfAPlainFoldersCopyItLeavesTheOldStateOrTheNew) {
   write("d/a", std::string(40'000, 'a'));
   write("d/sub/b", "b");
   write("d/sub/empty", "");
-  expect_survives_kills(folder_ / "d");
+  EXPECT_GT(kill_at_every_call(every_call_of(folder_ / "d")), 30) << kSeam;
 }
 
 TEST_F(TransferFaults, KilledAgainAndAgainItStillFinishes) {
   const fs::path pack = make_large_pack("p", 60);
   int kills = 0;
-  for (; kills < kMaxCalls; ++kills) {
-    const int code = in_child([&] {
-      // Each kill comes a little later, so that each process continues what the previous one left.
-      Watched killer([&](int now) {
-        if (now == 60 + kills) ::raise(SIGKILL);
-        return 0;
-      });
-      put_one(pack, &killer);
+  // Each kill comes a little later, so that each process continues what the previous one left.
+  for (int code = kKilled; code == kKilled && kills < 1000; ++kills) {
+    code = in_child([&] {
+      KilledAt killed(60 + kills, true);
+      put_one(pack, &killed);
     });
-    if (code == 0) break;
-    ASSERT_EQ(code, kKilled);
+    ASSERT_TRUE(code == kKilled || code == 0) << code;
   }
-  EXPECT_GT(kills, 3);
-  EXPECT_LT(kills, kMaxCalls);
-  expect_consistent(pack, kills);
-}
-
-void TransferFaults::expect_survives_kills(const fs::path& pack) {
-  int call = 1;
-  for (; call < kMaxCalls; ++call) {
-    clear_cache();
-    const int code = in_child([&] {
-      Watched killer([&](int now) {
-        if (now == call) ::raise(SIGKILL);
-        return 0;
-      });
-      put_one(pack, &killer);
-    });
-    expect_consistent(pack, call);
-    if (code == 0) break;
-    ASSERT_EQ(code, kKilled);
-  }
-  EXPECT_GT(call, 30) << "the calls do not go through FileSystem";
-  EXPECT_LT(call, kMaxCalls);
+  EXPECT_GT(kills, 4);
+  EXPECT_LT(kills, 1000);
+  expect_consistent(pack);
 }
 
 TEST_F(TransferFaults, KilledAtAnyCallWhileItReplacesADamagedCopyItServesNothingDamaged) {
   const fs::path pack = make_large_pack("p", 25);
-  int call = 1;
-  for (; call < kMaxCalls; ++call) {
+  EveryCall every = every_call_of(pack);
+  every.prepare = [&] {
     clear_cache();
-    const PutResult first = put_one(pack);
-    staging_test::flip_byte(first.path / "shard-000000.tar", 700);
-    const int code = in_child([&] {
-      Watched killer([&](int now) {
-        if (now == call) ::raise(SIGKILL);
-        return 0;
-      });
-      put_one(pack, &killer);
-    });
+    staging_test::flip_byte(put_one(pack).path / "shard-000000.tar", 700);
+  };
+  every.check = [&] {
     const PutResult next = put_one(pack);
-    ASSERT_EQ(content_of(next.path), content_of(pack)) << "call " << call;
-    ASSERT_THAT(objects(), ElementsAre(next.object)) << "call " << call;
-    if (code == 0) break;
-    ASSERT_EQ(code, kKilled);
-  }
-  EXPECT_GT(call, 30) << "the calls do not go through FileSystem";
-  EXPECT_LT(call, kMaxCalls);
+    EXPECT_EQ(content_of(next.path), content_of(pack));
+    EXPECT_THAT(objects(), ElementsAre(next.object));
+  };
+  EXPECT_GT(kill_at_every_call(every), 30) << kSeam;
 }
 
 TEST_F(TransferFaults, ADiskThatFillsUpAtAnyCallIsAnErrorAndLeavesNothingIncomplete) {
-  const fs::path pack = make_large_pack("p", 25);
-  int failures = 0;
-  for (int call = 1; call < kMaxCalls; ++call) {
-    clear_cache();
-    bool reached = false;
-    Watched full([&](int now) {
-      reached = reached || now >= call;
-      return now == call ? ENOSPC : 0;
-    });
-    try {
-      const PutResult result = put_one(pack, &full);
-      EXPECT_EQ(content_of(result.path), content_of(pack));
-    } catch (const Error& error) {
-      ++failures;
-      EXPECT_THAT(error.what(), testing::HasSubstr("No space left on device"));
-      for (const std::string& name : objects())
-        EXPECT_THAT(name, testing::Not(StartsWith("."))) << "call " << call;
-    }
-    expect_consistent(pack, call);
-    if (!reached) break;
-  }
-  EXPECT_GT(failures, 30);
+  EveryCall every = every_call_of(make_large_pack("p", 25));
+  every.refused = [&](const Error& error) {
+    EXPECT_THAT(error.what(), testing::HasSubstr("No space left on device"));
+    for (const std::string& name : objects()) EXPECT_THAT(name, testing::Not(StartsWith(".")));
+  };
+  EXPECT_GT(fail_at_every_call(every, ENOSPC), 30);
 }
 
 /// Lets one process wait for another.
@@ -197,6 +140,20 @@ class Pipe {
   int ends_[2] = {-1, -1};
 };
 
+/// A number that this process and its children share.
+struct SharedCount {
+  SharedCount() : value(*new (map()) std::atomic<std::uint64_t>(0)) {}
+  ~SharedCount() { ::munmap(&value, sizeof value); }
+  SharedCount(const SharedCount&) = delete;
+  SharedCount& operator=(const SharedCount&) = delete;
+  static void* map() {
+    void* memory = ::mmap(nullptr, sizeof value, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) fail_errno("mmap");
+    return memory;
+  }
+  std::atomic<std::uint64_t>& value;
+};
+
 /// Counts the bytes that all processes read from a source.
 class Counting : public SourceReads {
  public:
@@ -216,14 +173,12 @@ class Counting : public SourceReads {
 
 TEST_F(TransferFaults, SecondJobWaitsForTheFirstJobsCopy) {
   const fs::path pack = make_large_pack("p", 100);
-  void* shared = ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  ASSERT_NE(shared, MAP_FAILED);
-  auto& bytes = *new (shared) std::atomic<std::uint64_t>(0);
+  SharedCount bytes;
   const Pipe copying;
   const Pipe second_waits;
 
   const pid_t first = start_child([&] {
-    Counting system(bytes, pack, [&] {
+    Counting system(bytes.value, pack, [&] {
       copying.tell();
       second_waits.wait();
     });
@@ -231,7 +186,7 @@ TEST_F(TransferFaults, SecondJobWaitsForTheFirstJobsCopy) {
   });
   copying.wait();
   const int second = in_child([&] {
-    Counting system(bytes, pack);
+    Counting system(bytes.value, pack);
     PutOptions waiting = options(&system);
     waiting.waiting = [&](const std::string&) { second_waits.tell(); };
     const PutResult result = put({pack.string()}, waiting).at(0);
@@ -240,54 +195,21 @@ TEST_F(TransferFaults, SecondJobWaitsForTheFirstJobsCopy) {
   });
   EXPECT_EQ(second, 0);
   EXPECT_EQ(end_of(first), 0);
-  std::uint64_t size = 0;
-  for (const auto& [name, content] : content_of(pack)) size += content.size();
-  EXPECT_EQ(bytes, size) << "the source was not read exactly once";
-  ::munmap(shared, 4096);
-}
-
-/// Eight processes put `source` at the same time and check it. Returns how many bytes they read together.
-std::uint64_t read_by_eight_at_once(const fs::path& source, PutOptions options,
-                                    const std::function<void(const fs::path& copy)>& check) {
-  void* shared = ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  if (shared == MAP_FAILED) fail_errno("mmap");
-  auto& bytes = *new (shared) std::atomic<std::uint64_t>(0);
-  std::vector<pid_t> jobs;
-  for (int job = 0; job < 8; ++job) {
-    jobs.push_back(start_child([&] {
-      Counting system(bytes, source);
-      options.file_system = &system;
-      check(put({source.string()}, options).at(0).path);
-    }));
-  }
-  for (const pid_t job : jobs) EXPECT_EQ(end_of(job), 0);
-  const std::uint64_t read = bytes;
-  ::munmap(shared, 4096);
-  return read;
+  EXPECT_EQ(bytes.value, size_of(pack)) << "the source was not read exactly once";
 }
 
 TEST_F(TransferFaults, EightAtOnceCopyOnce) {
   const fs::path pack = make_large_pack("p", 300);
-  const std::uint64_t read = read_by_eight_at_once(pack, options(), [&](const fs::path& copy) {
-    if (content_of(copy) != content_of(pack)) fail("something else");
-  });
-  std::uint64_t size = 0;
-  for (const auto& [name, content] : content_of(pack)) size += content.size();
-  EXPECT_EQ(read, size);
-  EXPECT_EQ(objects().size(), 1U);
-}
-
-TEST_F(TransferFaults, EightAtOnceCopyAGigabyteOnce) {
-  constexpr std::uintmax_t kGigabyte = std::uintmax_t{1} << 30;
-  const fs::path folder = folder_ / "large";
-  write("large/part", "x");
-  fs::resize_file(folder / "part", kGigabyte);
-  PutOptions usual;
-  usual.cache_dir = folder_ / "cache";
-  const std::uint64_t read = read_by_eight_at_once(folder, usual, [&](const fs::path& copy) {
-    if (fs::file_size(copy / "part") != kGigabyte) fail("something else");
-  });
-  EXPECT_EQ(read, kGigabyte);
+  SharedCount bytes;
+  std::vector<pid_t> jobs;
+  for (int job = 0; job < 8; ++job) {
+    jobs.push_back(start_child([&] {
+      Counting system(bytes.value, pack);
+      if (content_of(put_one(pack, &system).path) != content_of(pack)) fail("something else");
+    }));
+  }
+  for (const pid_t job : jobs) EXPECT_EQ(end_of(job), 0);
+  EXPECT_EQ(bytes.value, size_of(pack));
   EXPECT_EQ(objects().size(), 1U);
 }
 
@@ -297,13 +219,15 @@ TEST_F(TransferFaults, AProcessThatWaitsContinuesTheCopyOfAKilledOne) {
   const Pipe never;
   const Pipe waits;
   const pid_t copier = start_child([&] {
-    Watched stuck([&](int now) {
-      if (now == 30) {
-        copying.tell();
-        never.wait();
-      }
-      return 0;
-    });
+    WatchedFileSystem stuck(
+        [&](int now, const FileCall&) {
+          if (now == 30) {
+            copying.tell();
+            never.wait();
+          }
+          return 0;
+        },
+        true);
     put_one(pack, &stuck);
   });
   copying.wait();

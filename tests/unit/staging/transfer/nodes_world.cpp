@@ -25,12 +25,6 @@ void see_instead(const fs::path& place, const fs::path& other) {
     fail_errno("cannot mount {} at {}", other.string(), place.string());
 }
 
-std::uint64_t size_of(const fs::path& source) {
-  std::uint64_t bytes = 0;
-  for (const auto& [name, content] : staging_test::content_of(source)) bytes += content.size();
-  return bytes;
-}
-
 void NodesTest::start(int count, const fs::path& source, std::map<int, NodeChange> changes) {
   int port = 0;
   { const UniqueFd free_now = listen_on(0, 0, port); }

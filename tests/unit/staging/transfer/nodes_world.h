@@ -28,8 +28,7 @@ void have_own_mounts();
 /// As have_own_mounts(); the process then sees the content of `other` at `place`.
 void see_instead(const std::filesystem::path& place, const std::filesystem::path& other);
 
-/// The bytes of all files of a source.
-std::uint64_t size_of(const std::filesystem::path& source);
+using staging_test::size_of;
 
 /// Stops the process that works for a node and the one that supervises it, as a suspended job is stopped.
 void stop_this_node();

@@ -142,40 +142,6 @@ TEST_F(TransferPut, QuickVerificationReadsSamples) {
   EXPECT_THAT(again.note, HasSubstr("sample 0 (a)"));
 }
 
-TEST_F(TransferPut, ASourceThatChangesWhileItIsCopiedIsRefused) {
-  const fs::path pack = make_large_pack("p", 100);
-  PutOptions watching = options();
-  watching.threads = 1;
-  int calls = 0;
-  const auto second_chunk = [&](const std::function<void()>& change) {
-    calls = 0;
-    watching.progress = [&calls, change](const std::string&, std::uint64_t, std::uint64_t) {
-      if (++calls == 2) change();  // the index counts too
-    };
-  };
-  const fs::path shard = pack / "shard-000000.tar";
-  second_chunk([&] { fs::last_write_time(shard, fs::file_time_type::clock::now() + std::chrono::hours(1)); });
-  EXPECT_THAT([&] { put({pack.string()}, watching); },
-              ThrowsErrorWith(shard.string(), "changed while it was copied"));
-  EXPECT_THAT(objects(), IsEmpty());
-  second_chunk([&] { fs::resize_file(shard, kChunk + 100); });
-  EXPECT_THAT([&] { put({pack.string()}, watching); },
-              ThrowsErrorWith(shard.string(), "changed while it was copied"));
-  EXPECT_THAT(objects(), IsEmpty());
-}
-
-TEST_F(TransferPut, ASourceThatDisappearsWhileItIsCopiedIsRefused) {
-  const fs::path pack = make_large_pack("p", 100);
-  PutOptions watching = options();
-  watching.threads = 1;
-  int calls = 0;
-  watching.progress = [&](const std::string&, std::uint64_t, std::uint64_t) {
-    if (++calls == 2) fs::remove_all(pack);
-  };
-  EXPECT_THAT([&] { put({pack.string()}, watching); }, ThrowsErrorWith(pack.string(), "No such file"));
-  EXPECT_THAT(objects(), IsEmpty());
-}
-
 TEST_F(TransferPut, PlainFoldersAndFilesAreCopiedAndVerifiedByTheirObject) {
   write("d/empty", "");
   write("d/sub/a", std::string(50'000, 'a'));

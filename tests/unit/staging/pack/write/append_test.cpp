@@ -177,41 +177,19 @@ class PackAppendFaults : public PackAppend {
 };
 
 TEST_F(PackAppendFaults, KilledAtAnySystemCallItLeavesTheOldPackAndContinues) {
-  int call = 1;
-  for (; call < 1000; ++call) {
-    SCOPED_TRACE(fmt::format("call {}", call));
-    const int code = in_child([&] {
-      KilledAt killed(call);
-      append(options(&killed));
-    });
-    if (code != kKilled) {
-      ASSERT_EQ(code, 0);
-      break;
-    }
-    expect_old_or_new();
-    if (HasFailure()) return;
-  }
-  EXPECT_EQ(content_of(pack_), whole_);
-  EXPECT_GT(call, 25);
+  const int kills = kill_at_every_call(
+      {.work = [&](FileSystem& system) { append(options(&system)); }, .check = [&] { expect_old_or_new(); }});
+  EXPECT_GT(kills, 25);
   EXPECT_EQ(continued_, 12U);
 }
 
 TEST_F(PackAppendFaults, FailedAtAnySystemCallItLeavesTheOldPackAndContinues) {
-  int call = 1;
-  for (; call < 1000; ++call) {
-    SCOPED_TRACE(fmt::format("call {}", call));
-    FailsAt full(call, EIO);
-    try {
-      append(options(&full));
-      if (!full.failed()) break;
-    } catch (const Error& error) {
-      EXPECT_THAT(error.what(), HasSubstr("Input/output error"));
-    }
-    expect_old_or_new();
-    if (HasFailure()) return;
-  }
-  EXPECT_GT(call, 25);
-  EXPECT_LT(call, 1000);
+  const int refusals = fail_at_every_call(
+      {.work = [&](FileSystem& system) { append(options(&system)); },
+       .check = [&] { expect_old_or_new(); },
+       .refused = [](const Error& error) { EXPECT_THAT(error.what(), HasSubstr("Input/output error")); }},
+      EIO);
+  EXPECT_GT(refusals, 25);
 }
 
 TEST_F(PackAppendFaults, ShardsThatAKilledCallMovedIntoThePackAreRemovedIfFewerAreAdded) {

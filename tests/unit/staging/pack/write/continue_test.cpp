@@ -22,11 +22,10 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-constexpr int kMaxCalls = 1000;
-
 class PackContinue : public staging_test::StagingTest {
  protected:
-  PackContinue() {
+  PackContinue() { write_samples(); }
+  void write_samples() const {
     for (int i = 0; i < 20; ++i) write(fmt::format("s/{:02}.bin", i), std::string(3000 + 10 * i, 'a' + i));
     write("s/07.json", "{}");
   }
@@ -65,112 +64,98 @@ class PackContinue : public staging_test::StagingTest {
 
 TEST_F(PackContinue, KilledAtAnySystemCallItContinuesToTheSameBytes) {
   const auto whole = fresh();
-  const std::size_t shards = whole.size() - 1;  // and the index
   std::set<std::size_t> continued;
-  int call = 1;
-  for (; call < kMaxCalls; ++call) {
-    SCOPED_TRACE(fmt::format("call {}", call));
-    const int code = in_child([&] {
-      KilledAt killed(call);
-      create(options("out", &killed));
-    });
-    if (code != kKilled) {
-      ASSERT_EQ(code, 0);
-      break;
-    }
-    if (!fs::exists(folder_ / "out")) {
-      continued.insert(create(options()).continued_files);
-    } else {  // killed after publishing: the next call reports that and cleans up
-      EXPECT_THAT([&] { create(options()); }, ThrowsErrorWith("already exists"));
-    }
-    ASSERT_EQ(content_of(folder_ / "out"), whole);
-    ASSERT_THAT(names_here(), ElementsAre("out", "s"));
-    fs::remove_all(folder_ / "out");
-  }
-  EXPECT_EQ(content_of(folder_ / "out"), whole);
-  EXPECT_THAT(names_here(), ElementsAre("out", "s"));
-  EXPECT_GT(call, 30) << "the calls do not use the given file system";
-  EXPECT_EQ(continued.size(), shards + 1) << "the begin and the end of each shard";
+  const int kills =
+      kill_at_every_call({.work = [&](FileSystem& system) { create(options("out", &system)); },
+                          .check =
+                              [&] {
+                                if (!fs::exists(folder_ / "out")) {
+                                  continued.insert(create(options()).continued_files);
+                                } else {  // ended after publishing: the next call reports that and cleans up
+                                  EXPECT_THAT([&] { create(options()); }, ThrowsErrorWith("already exists"));
+                                }
+                                EXPECT_EQ(content_of(folder_ / "out"), whole);
+                                EXPECT_THAT(names_here(), ElementsAre("out", "s"));
+                                fs::remove_all(folder_ / "out");
+                              }});
+  EXPECT_GT(kills, 30) << "the calls do not use the given file system";
+  EXPECT_EQ(continued.size(), whole.size()) << "the begin and the end of each shard; the index is no shard";
   EXPECT_EQ(*continued.rbegin(), 21U);
 }
 
 TEST_F(PackContinue, FailedAtAnySystemCallItContinuesToTheSameBytes) {
   const auto whole = fresh();
-  int call = 1;
-  for (; call < kMaxCalls; ++call) {
-    SCOPED_TRACE(fmt::format("call {}", call));
-    FailsAt full(call, ENOSPC);
-    try {
-      create(options("out", &full));
-      if (!full.failed()) break;
-    } catch (const Error& error) {
-      EXPECT_THAT(error.what(), HasSubstr("No space left on device"));
-      if (fs::exists(folder_ / ".out.unfinished/pack/shard-000001.tar")) {  // then the first one is complete
-        EXPECT_THAT(error.what(), HasSubstr("run the same command again to continue"));
-      }
-    }
-    if (!fs::exists(folder_ / "out")) create(options());
-    ASSERT_EQ(content_of(folder_ / "out"), whole);
-    fs::remove_all(folder_ / "out");
-    fs::remove_all(folder_ / ".out.unfinished");
+  const int refusals = fail_at_every_call(
+      {.work = [&](FileSystem& system) { create(options("out", &system)); },
+       .check =
+           [&] {
+             if (!fs::exists(folder_ / "out")) create(options());
+             EXPECT_EQ(content_of(folder_ / "out"), whole);
+             fs::remove_all(folder_ / "out");
+             fs::remove_all(folder_ / ".out.unfinished");
+           },
+       .refused =
+           [&](const Error& error) {
+             EXPECT_THAT(error.what(), HasSubstr("No space left on device"));
+             if (fs::exists(folder_ /
+                            ".out.unfinished/pack/shard-000001.tar")) {  // the first one is complete
+               EXPECT_THAT(error.what(), HasSubstr("run the same command again to continue"));
+             }
+           }},
+      ENOSPC);
+  EXPECT_GT(refusals, 25);
+}
+
+// Four samples fill a shard, and 16 files were packed when the call was killed.
+TEST_F(PackContinue, AfterAChangePackingContinuesFromTheFirstShardThatItConcerns) {
+  struct Change {
+    const char* what;
+    std::function<void(CreateOptions&)> make;
+    std::size_t continued;
+    std::vector<const char*> notice;
+  };
+  const auto rewrite = [&] { write("s/02.bin", std::string(3020, 'z')); };
+  const std::vector<Change> changes{
+      {"another size",
+       [&](CreateOptions&) { write("s/05.bin", std::string(2900, 'z')); },
+       4,
+       {"continuing after 1 complete shards", "05.bin has changed"}},
+      {"the same size", [&](CreateOptions&) { rewrite(); }, 0, {"02.bin has changed", "everything again"}},
+      {"the same size and time",
+       [&](CreateOptions&) {
+         const fs::file_time_type time = fs::last_write_time(folder_ / "s/02.bin");
+         rewrite();
+         fs::last_write_time(folder_ / "s/02.bin", time);
+       },
+       0,
+       {"02.bin has changed"}},
+      {"the next file fits into the first shard",
+       [&](CreateOptions&) { write("s/04.bin", "x"); },
+       0,
+       {"04.bin"}},
+      {"other options",
+       [](CreateOptions& options) { options.shard_bytes = 32 << 10; },
+       0,
+       {"other options: packing everything again"}},
+      {"a damaged shard",
+       [&](CreateOptions&) { fs::resize_file(folder_ / ".out.unfinished/pack/shard-000001.tar", 1000); },
+       4,
+       {"shard-000001.tar has changed"}}};
+  for (const Change& change : changes) {
+    SCOPED_TRACE(change.what);
+    write_samples();
+    kill_after(16);
+    CreateOptions next = options();
+    change.make(next);
+    notices_.clear();
+    EXPECT_EQ(create(next).continued_files, change.continued);
+    ASSERT_EQ(notices_.size(), 1U);
+    for (const char* text : change.notice) EXPECT_THAT(notices_[0], HasSubstr(text));
+    next.out = folder_ / "fresh";
+    create(next);
+    EXPECT_EQ(content_of(folder_ / "out"), content_of(folder_ / "fresh"));
+    for (const char* out : {"out", "fresh"}) fs::remove_all(folder_ / out);
   }
-  EXPECT_GT(call, 30);
-  EXPECT_LT(call, kMaxCalls);
-}
-
-TEST_F(PackContinue, AKillInTheMiddleOfAShardLosesThatShardOnly) {
-  const auto whole = fresh();
-  for (std::size_t files = 1; files <= 21; ++files) {
-    SCOPED_TRACE(files);
-    kill_after(files);
-    const CreateResult result = create(options());
-    EXPECT_LE(result.continued_files, files);
-    EXPECT_GE(result.continued_files + 5, files);  // the largest shard
-    EXPECT_EQ(result.samples, 20U);
-    EXPECT_EQ(result.parts, 21U);
-    EXPECT_EQ(content_of(folder_ / "out"), whole);
-    fs::remove_all(folder_ / "out");
-  }
-}
-
-TEST_F(PackContinue, AfterAChangedFilePackingContinuesFromItsShard) {
-  kill_after(16);
-  write("s/05.bin", std::string(2900, 'z'));
-  notices_.clear();
-  const CreateResult result = create(options());
-  EXPECT_EQ(result.continued_files, 4U);
-  EXPECT_THAT(notices_, ElementsAre(testing::AllOf(HasSubstr("continuing after 1 complete shards"),
-                                                   HasSubstr("05.bin has changed"))));
-  EXPECT_EQ(content_of(folder_ / "out"), fresh());
-}
-
-TEST_F(PackContinue, AFileWithTheSameSizeAndOtherContentIsDetected) {
-  kill_after(16);
-  write("s/02.bin", std::string(3020, 'z'));
-  notices_.clear();
-  EXPECT_EQ(create(options()).continued_files, 0U);
-  EXPECT_THAT(notices_,
-              ElementsAre(testing::AllOf(HasSubstr("02.bin has changed"), HasSubstr("everything again"))));
-  EXPECT_EQ(content_of(folder_ / "out"), fresh());
-}
-
-TEST_F(PackContinue, AFileRewrittenWithTheSameSizeAndTimeIsDetected) {
-  kill_after(16);
-  const fs::path file = folder_ / "s/02.bin";
-  const fs::file_time_type time = fs::last_write_time(file);
-  write("s/02.bin", std::string(3020, 'z'));
-  fs::last_write_time(file, time);
-  notices_.clear();
-  EXPECT_EQ(create(options()).continued_files, 0U);
-  EXPECT_THAT(notices_, ElementsAre(HasSubstr("02.bin has changed")));
-  EXPECT_EQ(content_of(folder_ / "out"), fresh());
-}
-
-TEST_F(PackContinue, AShardIsPackedAgainIfTheNextFileNowFitsIntoIt) {
-  kill_after(12);
-  write("s/04.bin", "x");  // fits into the first shard
-  EXPECT_EQ(create(options()).continued_files, 0U);
-  EXPECT_EQ(content_of(folder_ / "out"), fresh());
 }
 
 TEST_F(PackContinue, RandomChangesGiveTheBytesOfANewCall) {
@@ -189,22 +174,6 @@ TEST_F(PackContinue, RandomChangesGiveTheBytesOfANewCall) {
     ASSERT_EQ(content_of(folder_ / "out"), fresh());
     fs::remove_all(folder_ / "out");
   }
-}
-
-TEST_F(PackContinue, OtherOptionsPackEverythingAgain) {
-  kill_after(16);
-  CreateOptions other = options();
-  other.shard_bytes = 32 << 10;
-  notices_.clear();
-  EXPECT_EQ(create(other).continued_files, 0U);
-  EXPECT_THAT(notices_, ElementsAre(HasSubstr("other options: packing everything again")));
-}
-
-TEST_F(PackContinue, AShardDamagedMeanwhileIsPackedAgain) {
-  kill_after(16);
-  fs::resize_file(folder_ / ".out.unfinished/pack/shard-000001.tar", 1000);
-  EXPECT_EQ(create(options()).continued_files, 4U);
-  EXPECT_EQ(content_of(folder_ / "out"), fresh());
 }
 
 TEST_F(PackContinue, AnyDamageToTheJournalIsDetected) {

@@ -154,32 +154,22 @@ TEST_F(PackConvert, KilledOrFailedAtAnySystemCallItPublishesNothingAndTheNextCal
   make_large_pack("p", 12);
   convert(options("p", "whole"));
   const auto whole = content_of(folder_ / "whole");
-  int call = 1;
-  for (bool more = true; more && call < 500; ++call) {
-    SCOPED_TRACE(call);
-    more = in_child([&] {
-             KilledAt killed(call);
-             ConvertOptions doomed = options("p", "q");
-             doomed.system = &killed;
-             convert(doomed);
-           }) == kKilled;
-    if (!fs::exists(folder_ / "q")) convert(options("p", "q"));
-    ASSERT_EQ(content_of(folder_ / "q"), whole);
-    fs::remove_all(folder_ / "q");
-    FailsAt full(call, ENOSPC);
-    ConvertOptions failing = options("p", "q");
-    failing.system = &full;
-    try {
-      convert(failing);
-    } catch (const Error& error) {
-      EXPECT_THAT(error.what(), testing::HasSubstr("No space left"));
-    }
-    if (fs::exists(folder_ / "q")) {
-      ASSERT_EQ(content_of(folder_ / "q"), whole);
-    }
-    fs::remove_all(folder_ / "q");
-  }
-  EXPECT_GT(call, 10);
+  const EveryCall every{
+      .work =
+          [&](FileSystem& system) {
+            ConvertOptions doomed = options("p", "q");
+            doomed.system = &system;
+            convert(doomed);
+          },
+      .check =
+          [&] {
+            if (!fs::exists(folder_ / "q")) convert(options("p", "q"));
+            EXPECT_EQ(content_of(folder_ / "q"), whole);
+            fs::remove_all(folder_ / "q");
+          },
+      .refused = [](const Error& error) { EXPECT_THAT(error.what(), testing::HasSubstr("No space left")); }};
+  EXPECT_GT(kill_at_every_call(every), 10);
+  EXPECT_GT(fail_at_every_call(every, ENOSPC), 10);
 }
 
 /// Writes other bytes than it is given.
