@@ -1,0 +1,125 @@
+// Sparse gradients and DistributedOptimizer on a device give the results of one process on the CPU.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/device/simulation.h"
+#include "tests/integration/device_for_tests.h"
+#include "tests/integration/train/checkpoint_world.h"
+
+namespace lockstep::testing {
+namespace {
+
+using ::testing::IsEmpty;
+
+class Parity : public ::testing::Test {
+ protected:
+  void TearDown() override { EXPECT_THAT(simulated::take_findings(), IsEmpty()); }
+  static torch::Device device() { return device_for_tests(world().local_rank()); }
+};
+
+struct WordsImpl : torch::nn::Module {
+  explicit WordsImpl(bool sparse) {
+    words = register_module("words", torch::nn::Embedding(torch::nn::EmbeddingOptions(30, 6).sparse(sparse)));
+    layer = register_module("layer", torch::nn::Linear(6, 6));
+    to(torch::kDouble);
+  }
+  torch::Tensor forward(const torch::Tensor& ids) { return layer(torch::tanh(words(ids))); }
+  torch::nn::Embedding words = nullptr;
+  torch::nn::Linear layer = nullptr;
+};
+TORCH_MODULE(Words);
+
+// Ranks have different rows, some of them twice; the last rank has none in the second step.
+torch::Tensor ids_of(int rank, int step) {
+  std::vector<std::int64_t> ids;
+  for (int i = 0; i < 4 + rank; ++i) ids.push_back((rank * 7 + step * 3 + i * i) % 30);
+  return torch::tensor(ids, torch::kLong);
+}
+
+TEST_F(Parity, SparseGradientsAreThoseOfOneProcess) {
+  Words net(true);
+  Words alone(false);
+  net->to(device());
+  DistributedDataParallel ddp(net, world(), small_buckets());
+  for (std::size_t i = 0; i < alone->parameters().size(); ++i)
+    alone->parameters()[i].set_data(net->parameters()[i].cpu());
+  const auto skips = [](int rank, int step) { return step == 1 && rank > 0 && rank == world().size() - 1; };
+  for (int step = 0; step < 4; ++step) {
+    auto whole = torch::zeros({}, torch::kDouble);
+    std::int64_t tokens = 0;
+    for (int rank = 0; rank < world().size(); ++rank) {
+      if (skips(rank, step)) continue;
+      whole = whole + alone(ids_of(rank, step)).square().sum();
+      tokens += ids_of(rank, step).numel();
+    }
+    if (skips(world().rank(), step)) {
+      ddp.skip();
+    } else {
+      const auto ids = ids_of(world().rank(), step);
+      ddp.backward(ddp(ids.to(device())).square().sum(), ids.numel());
+    }
+    (whole / static_cast<double>(tokens)).backward();
+    const auto gradient = net->words->weight.grad();
+    ASSERT_TRUE(gradient.is_sparse());
+    EXPECT_LT(gradient._nnz(), 30) << "rows that no rank used are not sent";
+    auto dense = torch::zeros({30, 6}, torch::kDouble);
+    dense.index_add_(0, gradient._indices()[0].cpu(), gradient._values().cpu());
+    EXPECT_TRUE(torch::allclose(dense, alone->words->weight.grad(), 1e-12, 1e-14)) << step;
+    EXPECT_TRUE(same_bits_everywhere(dense));
+    EXPECT_TRUE(torch::allclose(net->layer->weight.grad().cpu(), alone->layer->weight.grad(), 1e-12, 1e-14))
+        << step;
+    set_gradients_to_none(*net);
+    alone->zero_grad();
+  }
+}
+
+TEST_F(Parity, DistributedOptimizerIsAdamWInOneProcess) {
+  torch::manual_seed(7);
+  Net net;
+  Net alone = copy_of(net);
+  net->to(device());
+  DistributedDataParallel ddp(net, world(), small_buckets());
+  DistributedOptimizer<torch::optim::AdamW> optimizer(ddp, kDecayingAdamW);
+  torch::optim::AdamW reference(alone->parameters(), kDecayingAdamW);
+  GradScaler scaler(world(), {.initial_scale = 4});
+  const auto train = [&](int step) {
+    auto whole = torch::zeros({}, torch::kDouble);
+    std::int64_t tokens = 0;
+    for (int rank = 0; rank < world().size(); ++rank) {
+      const auto input = rows(2 + rank, static_cast<std::uint64_t>(10 * step + rank));
+      whole = whole + alone(input).square().sum();
+      tokens += input.size(0);
+      if (rank == world().rank())
+        ddp.backward(scaler.scale(ddp(input.to(device())).square().sum()), input.size(0));
+    }
+    (whole / static_cast<double>(tokens)).backward();
+    EXPECT_TRUE(scaler.unscale(optimizer));
+    const double norm = optimizer.clip_grad_norm(0.5);
+    EXPECT_NEAR(norm, torch::nn::utils::clip_grad_norm_(alone->parameters(), 0.5), 1e-10 * norm);
+    EXPECT_TRUE(scaler.step(optimizer));
+    scaler.update();
+    reference.step();
+    optimizer.zero_grad();
+    reference.zero_grad();
+    for (std::size_t i = 0; i < alone->parameters().size(); ++i) {
+      ASSERT_EQ(net->parameters()[i].device(), device());
+      ASSERT_TRUE(torch::allclose(net->parameters()[i].cpu(), alone->parameters()[i].detach(), 1e-10, 1e-12))
+          << "step " << step;
+    }
+  };
+  for (int step = 0; step < 4; ++step) train(step);
+  // Its checkpoint is that of the CPU, and gives the same steps.
+  const SharedFolder folder;
+  if (world().rank() == 0) std::filesystem::create_directories(folder.path());
+  optimizer.save(folder / "state");
+  any_rank(false);
+  const auto state = optimizer.state_dict(world().size() - 1);
+  if (world().rank() == world().size() - 1) {
+    EXPECT_TRUE(state.parameters.at("out_bias").at("exp_avg").toTensor().is_cpu());
+  }
+  optimizer.load(folder / "state");
+  for (int step = 4; step < 6; ++step) train(step);
+}
+
+}  // namespace
+}  // namespace lockstep::testing
