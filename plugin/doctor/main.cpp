@@ -5,6 +5,7 @@
 #include "common/process.h"
 #include "common/tool.h"
 #include "plugin/doctor/configuration.h"
+#include "plugin/doctor/disks.h"
 #include "plugin/doctor/files.h"
 #include "plugin/doctor/gpus.h"
 #include "plugin/doctor/libraries.h"
@@ -22,6 +23,7 @@ struct Call {
   std::string config;
   std::string program;
   std::string prometheus;
+  std::string measure;
   bool verbose = false;
 };
 
@@ -39,6 +41,7 @@ void check_node(const Call& call, const std::optional<Task>& task, Report& repor
     check_exporter(*config, report);
     check_peer_network(*config, report);
   }
+  if (!call.measure.empty()) check_disks(call.measure, config.value_or(spank::Config{}), report);
   if (!call.prometheus.empty()) check_prometheus(call.prometheus, node_name(), report);
   if (slurm) check_munge(report);
   if (slurm) check_pmix(report);
@@ -81,6 +84,11 @@ int main(int argc, char** argv) {
   tool.app()
       .add_option("--config", call.config, "Default: the file that plugstack.conf names")
       ->type_name("LOCKSTEP.CONF")
+      ->check(Tool::named());
+  tool.app()
+      .add_option("--measure", call.measure,
+                  "Compare the speeds of this source and of the node's cache, in four seconds")
+      ->type_name("SOURCE")
       ->check(Tool::named());
   tool.app().add_flag("--verbose", call.verbose, "Also print what is in order");
   bool good = true;

@@ -107,6 +107,20 @@ std::vector<std::unique_ptr<Reader>> open_all(const Contents& contents, const st
   return readers;
 }
 
+/// Throws for formats that other programs unpack better, and names how.
+void refuse_with_recipe(const fs::path& file) {
+  if (file.extension() == ".parquet") {
+    fail(
+        "{}: convert Parquet with examples/recipes/text_to_tokens.py --dataset FOLDER, or images_to_tars.py FOLDER",
+        file.string());
+  }
+  if (file.extension() == ".zip") {
+    fail(
+        "{}: unpack it (bsdtar -xf FILE -C FOLDER) and run lockstep-pack create FOLDER, or images for pictures",
+        file.string());
+  }
+}
+
 /// Throws the error for a source that is not packed data; locate() has most of the messages.
 [[noreturn]] void not_packed(const Contents& contents, const fs::path& source) {
   std::vector<std::string_view> formats;
@@ -119,6 +133,8 @@ std::vector<std::unique_ptr<Reader>> open_all(const Contents& contents, const st
   if (formats.size() > 1)
     fail("{} holds files of several formats ({}): name one of the files", source.string(),
          fmt::join(formats, ", "));
+  if (contents.format == Format::plain && !contents.files.empty())
+    refuse_with_recipe(contents.folder / contents.files.front());
   locate(source);
   fail("not packed: {}", source.string());
 }

@@ -22,6 +22,7 @@
 #include "common/leaf/cpu_list.h"
 #include "common/process.h"
 #include "plugin/doctor/configuration.h"
+#include "plugin/doctor/disks.h"
 #include "plugin/doctor/files.h"
 #include "plugin/doctor/gpus.h"
 #include "plugin/doctor/libraries.h"
@@ -344,6 +345,64 @@ TEST(Calls, ThatAreWrongEndWithCodeTwo) {
   const ProcessResult unknown = run_process({LOCKSTEP_DOCTOR, "--nodes"});
   EXPECT_EQ(unknown.exit_code, 2);
   EXPECT_THAT(unknown.error, HasSubstr("lockstep-doctor --help"));
+}
+
+// The level and the remedy for a source of 10 GiB.
+std::pair<Level, std::string> judged(double source, double cache, std::uint64_t ram, bool rotational) {
+  Report report;
+  judge_disks({.source = "/shared/data",
+               .cache = "/local/lockstep",
+               .source_speed = {.bytes_per_second = source},
+               .cache_speed = {.bytes_per_second = cache},
+               .source_bytes = std::uint64_t{10} << 30,
+               .ram = ram,
+               .rotational = rotational},
+              report);
+  EXPECT_EQ(report.findings().size(), 1);
+  return {report.findings().at(0).level, report.findings().at(0).remedy};
+}
+
+TEST(Disks, AreJudgedByTheirSpeedTheirKindAndTheRamTier) {
+  constexpr std::uint64_t kEnough = std::uint64_t{10} << 30;
+  EXPECT_EQ(judged(1e9, 2e9, 0, false).first, Level::ok);
+  EXPECT_EQ(judged(1e9, 0.95e9, 0, false).first, Level::ok) << "within what two measurements differ";
+  using testing::AllOf;
+  using testing::Pair;
+  EXPECT_THAT(judged(1e9, 0.5e9, 0, false), Pair(Level::warning, HasSubstr("set 'ram'")));
+  EXPECT_THAT(judged(1e9, 0.5e9, kEnough - 1, false), Pair(Level::warning, HasSubstr("a part of it")));
+  EXPECT_THAT(judged(1e9, 0.5e9, kEnough, false), Pair(Level::warning, HasSubstr("--stage-tier=ram")));
+  EXPECT_THAT(judged(1e8, 2e8, kEnough, true), Pair(Level::warning, HasSubstr("--stage-tier=ram")));
+}
+
+TEST_F(DoctorFiles, SourceAndCacheAreMeasured) {
+  write("source/shard.tar", std::string(std::size_t{3} << 20, 'x'));
+  spank::Config config;
+  config.cache = (folder_ / "cache").string();
+  std::filesystem::create_directory(config.cache);
+  Report report;
+  check_disks(folder_ / "source", config, report);
+  ASSERT_EQ(report.findings().size(), 1);
+  EXPECT_NE(report.findings().at(0).level, Level::error) << report.findings().at(0).what;
+  EXPECT_THAT(report.findings().at(0).what,
+              testing::ContainsRegex(
+                  "\\(3.0 MiB\\) is read with .*/s, [1-9][0-9]* random reads .*cache .* with .*/s, [1-9]"));
+  EXPECT_TRUE(std::filesystem::is_empty(config.cache));
+}
+
+TEST_F(DoctorFiles, SourceThatCannotBeMeasuredIsNamed) {
+  spank::Config config;
+  config.cache = folder_.string();
+  const auto refused = [&](const std::filesystem::path& source) {
+    Report report;
+    check_disks(source, config, report);
+    EXPECT_TRUE(report.failed());
+    return report.findings().at(0).what;
+  };
+  write("small/1.txt", "few bytes");
+  EXPECT_THAT(refused(folder_ / "small"), HasSubstr("too little to measure"));
+  EXPECT_THAT(refused(folder_ / "none"), HasSubstr("none"));
+  config.cache = "";
+  EXPECT_THAT(refused(folder_ / "small"), HasSubstr("'cache' is not set"));
 }
 
 }  // namespace
