@@ -121,7 +121,8 @@ TEST_F(PackReader, SourcesThatAreNotPackedAreRefusedByName) {
   EXPECT_THAT([&] { open(folder_ / "empty"); }, ThrowsErrorWith((folder_ / "empty").string(), "is empty"));
   EXPECT_THAT([&] { open(folder_ / "none"); }, ThrowsErrorWith((folder_ / "none").string(), "No such file"));
   write("photos.zip", "x");
-  EXPECT_THAT([&] { open(folder_ / "photos.zip"); }, ThrowsErrorWith("photos.zip: unpack it", "lockstep-pack create"));
+  EXPECT_THAT([&] { open(folder_ / "photos.zip"); },
+              ThrowsErrorWith("photos.zip: unpack it", "lockstep-pack create"));
   EXPECT_THAT([&] { open(pack / "other.tar"); }, ThrowsErrorWith("other.tar is not a shard of"));
 }
 

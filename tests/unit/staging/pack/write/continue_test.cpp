@@ -79,7 +79,8 @@ TEST_F(PackContinue, KilledAtAnySystemCallItContinuesToTheSameBytes) {
                                 fs::remove_all(folder_ / "out");
                               }});
   EXPECT_GT(kills, 30) << "the calls do not use the given file system";
-  EXPECT_EQ(continued.size(), whole.size()) << "the begin and the end of each shard; the index is not a shard";
+  EXPECT_EQ(continued.size(), whole.size())
+      << "the begin and the end of each shard; the index is not a shard";
   EXPECT_EQ(*continued.rbegin(), 21U);
 }
 
