@@ -10,9 +10,9 @@
 #include "staging/cache/store.h"
 #include "staging/pack/reader.h"
 #include "staging/transfer/put.h"
+#include "tests/unit/staging/every_call.h"
 #include "tests/unit/staging/staging_world.h"
 #include "tests/unit/staging/transfer/source_reads.h"
-#include "tests/unit/staging/watched_file_system.h"
 
 namespace lockstep::transfer {
 namespace {

@@ -6,8 +6,8 @@
 #include "staging/pack/index.h"
 #include "staging/pack/reader.h"
 #include "staging/pack/write/file_list.h"
+#include "tests/unit/staging/every_call.h"
 #include "tests/unit/staging/staging_world.h"
-#include "tests/unit/staging/watched_file_system.h"
 
 namespace lockstep::pack {
 namespace {

@@ -9,8 +9,8 @@
 #include "staging/pack/reader.h"
 #include "staging/pack/write/create.h"
 #include "staging/pack/write/file_list.h"
+#include "tests/unit/staging/every_call.h"
 #include "tests/unit/staging/staging_world.h"
-#include "tests/unit/staging/watched_file_system.h"
 
 namespace lockstep::pack {
 namespace {
