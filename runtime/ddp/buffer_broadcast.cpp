@@ -45,7 +45,13 @@ void BufferBroadcast::send(int root, const std::vector<torch::Tensor>& buffers) 
   std::size_t bytes = 0;
   for (const auto& buffer : buffers) bytes += bytes_in_bucket(buffer);
   if (bytes > bytes_) {
-    memory_ = communicator_.allocate(bytes);
+    const torch::Device device = buffers.front().device();
+    if (device.is_cpu()) {
+      memory_ = communicator_.allocate(bytes);
+    } else {
+      const auto block = device_block(device, bytes);
+      memory_ = std::shared_ptr<void>(block.data_ptr(), [block](void* /*memory*/) {});
+    }
     bytes_ = bytes;
   }
   const auto copy_all = [&](bool into_tensors) {

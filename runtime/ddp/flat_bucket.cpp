@@ -58,6 +58,13 @@ std::size_t bytes_in_bucket(const torch::Tensor& parameter) {
   return (parameter.nbytes() + kLine - 1) / kLine * kLine;
 }
 
+torch::Tensor device_block(torch::Device device, std::size_t bytes) {
+  auto block = torch::zeros({static_cast<std::int64_t>(std::max(bytes, kLine))},
+                            torch::TensorOptions(torch::kByte).device(device));
+  block.record_stream(communication_stream(device));
+  return block;
+}
+
 FlatBucket::FlatBucket(comm::Communicator& communicator, std::string label,
                        const std::vector<torch::Tensor>& parameters)
     : label_(std::move(label)) {
@@ -69,8 +76,7 @@ FlatBucket::FlatBucket(comm::Communicator& communicator, std::string label,
   if (options.device().is_cpu()) {
     memory_ = communicator.allocate(bytes);
   } else {
-    block = torch::zeros({static_cast<std::int64_t>(std::max(bytes, kLine))}, options.dtype(torch::kByte));
-    block.record_stream(communication_stream(options.device()));
+    block = device_block(options.device(), bytes);
     memory_ = std::shared_ptr<void>(block.data_ptr(), [block](void* /*memory*/) {});
   }
   const auto type = data_type_of(parameters.at(0).scalar_type(), label_);

@@ -27,6 +27,10 @@ std::optional<comm::DataType> exchanged_as(torch::ScalarType type);
 /// The bytes of a parameter's gradient in a bucket: whole cache lines, so that views are aligned.
 std::size_t bytes_in_bucket(const torch::Tensor& parameter);
 
+/// Zeroed bytes of a device. They are of LibTorch's allocator, which reuses them when the communicator's stream has ended its
+/// work on them too.
+torch::Tensor device_block(torch::Device device, std::size_t bytes);
+
 class FlatBucket {
  public:
   /// `parameters` have one element type and are on the communicator's device.

@@ -65,12 +65,13 @@ class GradientNorm {
   GradientNorm(double norm) : norm_(norm) {}  // NOLINT(google-explicit-constructor)
   explicit GradientNorm(torch::Tensor norm) : on_device_(std::move(norm)) {}
   operator double() const {  // NOLINT(google-explicit-constructor)
-    return on_device_.defined() ? on_device_.item<double>() : norm_;
+    if (on_device_.defined()) norm_ = std::exchange(on_device_, torch::Tensor()).item<double>();
+    return norm_;
   }
 
  private:
-  double norm_ = 0;
-  torch::Tensor on_device_;
+  mutable double norm_ = 0;
+  mutable torch::Tensor on_device_;  // until it has been read
 };
 
 /// Clips, and returns the norm before clipping. Parameters without a gradient count as zero. Throws
