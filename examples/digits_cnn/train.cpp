@@ -43,7 +43,7 @@ int run(const CnnOptions& options, int argc, char** argv) {
   if (options.sync_batch_norm) convert_sync_batch_norm(world, model);
   model->to(data.device);
   to_channels_last(*model);
-  DistributedDataParallel ddp(model, world);
+  DistributedDataParallel ddp(model, world, {.check_model = true});
   const auto network = [&](const torch::Tensor& pixels) { return ddp(pixels); };
   print(train(network, *model, ddp, data, options, world), data, options, world);
   return 0;

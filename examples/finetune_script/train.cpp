@@ -34,7 +34,7 @@ int run(const ScriptOptions& options, int argc, char** argv) {
     model = load(options.model, data.device);
   };
   if (!done_on_all_ranks(world, "finetune_script", "opening the data and the model", open)) return 1;
-  DistributedDataParallel ddp(model, world);
+  DistributedDataParallel ddp(model, world, {.check_model = true});
   const auto network = [&](const torch::Tensor& pixels) { return ddp(pixels).toTensor(); };
   print(train(network, *model, ddp, data, options, world), data, options, world);
   if (!options.save.empty() && world.rank() == 0) model->script().save(options.save);

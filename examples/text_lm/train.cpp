@@ -140,7 +140,7 @@ void add_all(Checkpointer& checkpointer, Job& job, Update& update, WeightAverage
 }
 
 Result train(Job& job, WeightAverage& average, const Options& options, World& world) {
-  Ddp ddp(job.model, world);
+  Ddp ddp(job.model, world, {.check_model = true});
   if (options.compress) ddp.register_comm_hook(bf16_compress_hook());
   Update update(ddp, job.model, options);
   SamplesSeen seen(job.pages->size());

@@ -9,6 +9,7 @@
 #include "common/median.h"
 #include "common/units.h"
 #include "exporters/report/gpu_advice.h"
+#include "exporters/report/input_advice.h"
 #include "exporters/report/resource_advice.h"
 #include "exporters/report/straggler_advice.h"
 
@@ -22,7 +23,6 @@ using record::Phase;
 using record::Snapshot;
 
 // Below these shares a change is not worth the effort.
-constexpr double kDataWait = 0.05;
 constexpr double kCopy = 0.10;
 constexpr double kCheckpoint = 0.10;
 constexpr double kPadding = 0.10;
@@ -71,6 +71,7 @@ bool reads_from_source(const StagingRecord& node) {
 Advised data_wait(const Facts& facts) {
   const double share = facts.share(Phase::data_wait);
   const auto& staging = facts.run.staging;
+  if (auto advice = input_advice(facts.run, share)) return advice;
   if (share < kDataWait || std::any_of(staging.begin(), staging.end(), reads_from_source)) return {};
   const auto& ranks = facts.run.ranks;
   const auto waiting = std::count_if(ranks.begin(), ranks.end(), [&](const Snapshot& rank) {

@@ -120,9 +120,10 @@ std::array<double, kResourceNames.size()> if_twice(const Verdict& verdict, const
           verdict.step_ms - part(Bound::imbalance) / 2};
 }
 
-constexpr std::array<std::array<std::string_view, 6>, kBounds> kRules = {{
+constexpr std::array<std::array<std::string_view, 9>, kBounds> kRules = {{
     {"gpu-unused", "gpu-throttled", "cpu-limit", "padding", "optimizer", "slower-than-before"},
-    {"staging-failed", "data-not-staged", "data-workers", "data-rank", "data-in-turns", "host-to-device"},
+    {"staging-failed", "data-not-staged", "data-cpus", "small-reads", "read-twice", "data-workers",
+     "data-rank", "data-in-turns", "host-to-device"},
     {"network-rank", "network-slower", "communication"},
     {"checkpoint", "checkpoint-rank", "long-steps", "no-phase"},
     {"uneven-input", "uneven-steps", "slow-rank", "slow-in-turns"},

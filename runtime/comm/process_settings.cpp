@@ -77,6 +77,24 @@ bool keep_heap() {
   return true;
 }
 
+void flush_denormals() {
+  at::globalContext().setFlushDenormal(true);
+}
+
+std::optional<std::string> too_many_threads(int threads, int share_of_cpus) {
+  if (threads <= share_of_cpus) return std::nullopt;
+  return fmt::format("{} threads have {} CPU{} and wait for each other: set OMP_NUM_THREADS to at most {}",
+                     threads, share_of_cpus, share_of_cpus == 1 ? "" : "s", share_of_cpus);
+}
+
+std::string bfloat16_unit(std::string_view cpuinfo) {
+  const auto begin = cpuinfo.find("flags");
+  if (begin == std::string_view::npos) return "";
+  const std::string flags = std::string(cpuinfo.substr(begin, cpuinfo.find('\n', begin) - begin)) + ' ';
+  if (flags.find(" amx_bf16 ") != std::string::npos) return "AMX";
+  return flags.find(" avx512_bf16 ") != std::string::npos ? "AVX512-BF16" : "";
+}
+
 int choose_threads(int share_of_cpus) {
   if (const auto chosen = environment::get("OMP_NUM_THREADS")) {
     // "4,2" sets nested levels too; the outermost counts. OpenMP itself warns about invalid values.

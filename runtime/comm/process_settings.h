@@ -6,7 +6,9 @@
 // Threads: the main thread, before it starts others.
 #pragma once
 
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace lockstep::comm {
@@ -26,11 +28,22 @@ void bind_threads(const Cpus& cpus);
 /// Makes glibc keep freed memory. Does nothing and returns false under LOCKSTEP_MALLOC=off.
 bool keep_heap();
 
+/// Makes this thread, and those that it starts, compute with zero instead of denormal numbers, which are up to a hundred
+/// times slower. The smallest other float is 1.2e-38.
+void flush_denormals();
+
 /// OMP_NUM_THREADS, else this rank's share of the compute CPUs.
 int choose_threads(int share_of_cpus);
 
+/// A sentence if there are more threads than this rank's share of the CPUs.
+std::optional<std::string> too_many_threads(int threads, int share_of_cpus);
+
 /// Sets the number of threads of LibTorch, OpenMP and BLAS.
 void set_threads(int threads);
+
+/// The unit of the processor that multiplies bfloat16: "AMX", "AVX512-BF16", or empty. `cpuinfo` is the text of
+/// /proc/cpuinfo.
+std::string bfloat16_unit(std::string_view cpuinfo);
 
 struct Blas {
   std::string name;   ///< "OpenBLAS 0.3.21", or the file of the library

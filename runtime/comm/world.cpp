@@ -74,6 +74,7 @@ struct AppliedSettings {
   bool heap_kept = false;
   int threads = 1;
   int sharing = 1;
+  int share = 1;  // of the CPUs
 };
 
 void print_settings(const comm::Communicator& communicator, const AppliedSettings& applied) {
@@ -86,6 +87,8 @@ void print_settings(const comm::Communicator& communicator, const AppliedSetting
       applied.threads, applied.threads == 1 ? "" : "s", format_cpu_list(applied.cpus.compute));
   if (applied.sharing > 1) line += fmt::format(" shared by {} ranks", applied.sharing);
   line += fmt::format("; {}; heap {}\n", blas.name, applied.heap_kept ? "kept" : "default");
+  if (const auto warning = comm::too_many_threads(applied.threads, applied.share))
+    line += fmt::format("lockstep: warning: {}\n", *warning);
   if (blas.slow) {
     line +=
         "lockstep: the reference BLAS makes training about 20 times slower: install OpenBLAS (Debian: "
@@ -202,6 +205,7 @@ void World::Impl::begin(int& argc, char**& argv) {
   AppliedSettings applied;
   applied.cpus = comm::find_cpus();
   applied.heap_kept = comm::keep_heap();
+  comm::flush_denormals();  // before LibTorch and the loader start threads
   comm::bind_threads(applied.cpus);
 
   if (comm::detect_launcher() == comm::Launcher::none) {
@@ -226,6 +230,7 @@ void World::Impl::begin(int& argc, char**& argv) {
 
   const comm::SharedCpus shared = comm::compare_cpus(*communicator, applied.cpus.compute);
   applied.sharing = shared.ranks;
+  applied.share = shared.threads;
   applied.threads = comm::choose_threads(shared.threads);
   comm::set_threads(applied.threads);
   print_settings(*communicator, applied);

@@ -1,10 +1,16 @@
 #include "runtime/ddp/distributed_data_parallel.h"
 
+#include <cstdio>
+
+#include "common/environment.h"
 #include "common/error.h"
+#include "common/files.h"
+#include "runtime/comm/process_settings.h"
 #include "runtime/ddp/buffer_broadcast.h"
 #include "runtime/ddp/device.h"
 #include "runtime/ddp/join.h"
 #include "runtime/ddp/known_parameters.h"
+#include "runtime/ddp/model_faults.h"
 #include "runtime/ddp/reducer.h"
 #include "runtime/ddp/replicas.h"
 
@@ -14,6 +20,13 @@ namespace {
 constexpr const char* kBuildAlike = "build the same model with the same options on every rank";
 constexpr const char* kJoinWithCount =
     "join divides gradients by a number of ranks, but ddp.backward(loss_sum, count) averages by count; call loss.backward() inside join, or call skip() on a rank without data instead of join";
+
+// Whether the model is checked on this rank.
+bool checks(const DistributedDataParallelOptions& options, int rank) {
+  const std::string choice = environment::get_or("LOCKSTEP_CHECK", options.check_model ? "on" : "off");
+  if (choice != "on" && choice != "off") fail_usage("LOCKSTEP_CHECK='{}' must be on or off", choice);
+  return choice == "on" && rank == 0;
+}
 
 // The options that must be the same on all ranks.
 std::vector<ddp::Property> properties_of(const DistributedDataParallelOptions& options) {
@@ -47,6 +60,7 @@ DistributedDataParallelBase::DistributedDataParallelBase(torch::nn::Module& modu
   known_ = std::make_unique<ddp::KnownParameters>(module);
   buffer_broadcast_ = std::make_unique<ddp::BufferBroadcast>(*device_communicator_);
   world.timer().add_model(reducer_.get());
+  check_due_ = checks(options, world.rank());
 }
 
 DistributedDataParallelBase::~DistributedDataParallelBase() {
@@ -55,6 +69,14 @@ DistributedDataParallelBase::~DistributedDataParallelBase() {
 
 profile::StepTimer::Scope DistributedDataParallelBase::forward_scope() {
   auto& timer = world_.timer();
+  if (check_due_ && torch::GradMode::is_enabled() && module_.is_training()) {
+    check_due_ = false;
+    try {
+      first_forward_ = std::make_unique<ddp::FirstForward>(module_);
+    } catch (const UsageError&) {  // a debug tool looks at this forward: check the next one
+      check_due_ = true;
+    }
+  }
   return torch::GradMode::is_enabled() ? timer.phase(profile::Phase::forward)
                                        : timer.begin_forward_without_gradients();
 }
@@ -172,6 +194,29 @@ void DistributedDataParallelBase::after_forward(const std::vector<torch::Tensor>
         changed);
   }
   reducer_->arm_from(outputs);
+  if (first_forward_) print_findings(known ? outputs : std::vector<torch::Tensor>{});
+}
+
+void DistributedDataParallelBase::print_findings(const std::vector<torch::Tensor>& outputs) {
+  ModelFindings findings = first_forward_->findings(outputs, options());
+  const auto parameters = module_.parameters();
+  const bool floats = !first_forward_->autocast() && !parameters.empty() && parameters.front().is_cpu() &&
+                      parameters.front().scalar_type() == torch::kFloat;
+  const std::string unit = floats ? comm::bfloat16_unit(read_text_file("/proc/cpuinfo")) : "";
+  if (!unit.empty()) {
+    findings.others.push_back(fmt::format(
+        "the processor computes bfloat16 in hardware ({}): a forward under lockstep::Autocast(torch::kCPU) is usually faster",
+        unit));
+  }
+  const std::string text = findings.text();
+  first_forward_.reset();
+  std::string lines;
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = text.find('\n', begin) + 1;
+    lines += "lockstep: check of the model: " + text.substr(begin, end - begin);
+    begin = end;
+  }
+  std::fputs(lines.c_str(), stderr);
 }
 
 void DistributedDataParallelBase::join(const std::function<void()>& loop, const JoinOptions& options) {

@@ -53,6 +53,7 @@ namespace lockstep {
 
 namespace ddp {
 class BufferBroadcast;
+class FirstForward;
 class Join;
 class KnownParameters;
 class Reducer;
@@ -146,7 +147,7 @@ class DistributedDataParallelBase {
   /// that is not supported, or that differs between ranks.
   void before_forward();
 
-  /// The phase of the module's forward.
+  /// The phase of the module's forward. The check of the model begins here.
   profile::StepTimer::Scope forward_scope();
 
   /// Called after the module's forward. `known`: whether `outputs` are all tensors that it returned. Throws
@@ -158,6 +159,7 @@ class DistributedDataParallelBase {
  private:
   void run_backward(const torch::Tensor& loss, ddp::Averaging mode, std::int64_t count);
   std::vector<torch::Tensor> buffers_to_broadcast() const;
+  void print_findings(const std::vector<torch::Tensor>& outputs);
   void broadcast_buffers_of(int root, const std::vector<torch::Tensor>& buffers);
   std::vector<ddp::NamedTensor> synchronise_replicas(std::string_view why);
   void adopt_changes();
@@ -167,7 +169,9 @@ class DistributedDataParallelBase {
   std::unique_ptr<ddp::Reducer> reducer_;
   std::unique_ptr<ddp::KnownParameters> known_;  // those that reducer_ sums
   std::unique_ptr<ddp::BufferBroadcast> buffer_broadcast_;
-  std::unique_ptr<ddp::Join> join_;  // inside join()
+  std::unique_ptr<ddp::Join> join_;                   // inside join()
+  std::unique_ptr<ddp::FirstForward> first_forward_;  // while it is checked
+  bool check_due_ = false;
   bool sync_ = true;
   bool broadcast_due_ = true;  // the previous forward was synchronised, or there was none
 };

@@ -1,11 +1,13 @@
 // Options of DistributedDataParallel. Those that PyTorch has too have PyTorch's names and defaults, unless a
-// comment says otherwise. The times of a backward.
+// comment says otherwise. The times of a backward. The findings of the check of a model.
 //
 // Threads: values.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
+#include <string>
 #include <vector>
 
 namespace lockstep {
@@ -52,7 +54,30 @@ struct DistributedDataParallelOptions {
   /// Compares the trained parameters of all ranks in every so many synchronised backwards, bit by bit; 0: never.
   /// Ranks with different processors or numbers of threads may round differently, and their models drift apart.
   std::int64_t check_replicas_every = 100;
+
+  /// Rank 0 looks at the first forward in training for common mistakes, and prints them (docs/users/toolkit.md#check-of-a-model).
+  /// LOCKSTEP_CHECK, on or off, decides otherwise.
+  bool check_model = false;
   ReplicaDrift on_replica_drift = ReplicaDrift::rebroadcast;
+};
+
+/// The findings of one forward. check_model() (runtime/train/debug.h) returns it.
+struct ModelFindings {
+  /// Biases that a batch norm right after them subtracts again: they only cost time. Build the layer without
+  /// a bias.
+  std::vector<std::string> biases_before_batch_norm{};
+  /// Trained parameters that backward does not reach: unused, or cut off by detach(). DistributedDataParallel
+  /// refuses them unless find_unused_parameters is set.
+  std::vector<std::string> parameters_without_gradient{};
+  /// Operations whose result is float although autocast was on in the forward, and how often. Those that need the
+  /// range (norms, losses) stay float for good reasons; a matrix product here is a reason to look.
+  std::map<std::string, int> float_operations{};
+  /// A sentence for each of: dimensions that are not multiples of 8, batch norms of few samples, sums in half precision,
+  /// and gradients in another order than their buckets.
+  std::vector<std::string> others{};
+
+  /// A line for each finding; empty without any.
+  std::string text() const;
 };
 
 struct JoinOptions {

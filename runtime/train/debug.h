@@ -39,28 +39,35 @@
 #include <vector>
 
 #include "runtime/comm/world.h"
+#include "runtime/ddp/options.h"
 
 namespace lockstep {
 
-struct ModelFindings {
-  /// Biases that a batch norm right after them subtracts again: they only cost time. Build the layer without
-  /// a bias.
-  std::vector<std::string> biases_before_batch_norm;
-  /// Trained parameters that backward does not reach: unused, or cut off by detach(). DistributedDataParallel
-  /// refuses them unless find_unused_parameters is set.
-  std::vector<std::string> parameters_without_gradient;
-  /// Operations whose result is float although autocast was on in the forward, and how often. Those that need the
-  /// range (norms, losses) stay float for good reasons; a matrix product here is a reason to look.
-  std::map<std::string, int> float_operations;
-
-  /// A line for each finding; empty without any.
-  std::string text() const;
-};
-
 /// Runs forward once and looks at its operations and its graph. The function returns the loss of a small batch;
 /// within it use Autocast as in training. The model should be in training mode. Parameters, gradients, buffers and
-/// random numbers stay as they were. Throws UsageError if the loss does not depend on any parameter.
-ModelFindings check_model(const torch::nn::Module& module, const std::function<torch::Tensor()>& forward);
+/// random numbers stay as they were. `options`: those for DistributedDataParallel. Throws UsageError if the loss does not
+/// depend on any parameter.
+ModelFindings check_model(const torch::nn::Module& module, const std::function<torch::Tensor()>& forward,
+                          const DistributedDataParallelOptions& options = {});
+
+/// A module, and what activation_checkpoint() would do for it.
+struct CheckpointCandidate {
+  std::string module{};
+  std::uint64_t saved_bytes = 0;  ///< of the results kept between forward and backward
+  double recompute_ms = 0;        ///< in each backward
+  bool suggested = false;
+};
+
+/// Which modules to recompute so that the results kept between forward and backward need at most `budget_bytes`: those
+/// that save most for their time, until it fits. Runs forward once, as check_model() does. The table has the module's
+/// children, those of a Sequential or ModuleList one by one, largest saving first. Operations without parameters count for
+/// the module that ran before them.
+std::vector<CheckpointCandidate> suggest_checkpoints(const torch::nn::Module& module,
+                                                     const std::function<torch::Tensor()>& forward,
+                                                     std::uint64_t budget_bytes);
+
+/// A line for each: "* blocks.3   12.0 MiB   1.93 ms"; a star stands before those suggested.
+std::string to_text(const std::vector<CheckpointCandidate>& candidates);
 
 /// Throws Error that names the step and this rank if the loss is not finite. `find` is called only then; its result
 /// becomes part of the message.
@@ -73,9 +80,11 @@ void check_loss(const World& world, double loss, std::int64_t step,
 /// Buffers and random numbers stay as they were. Says so if it finds nothing.
 std::string first_non_finite(const torch::nn::Module& module, const std::function<void()>& forward);
 
-namespace train {
+namespace ddp {
 class OperationObserver;
 struct Operation;
+}  // namespace ddp
+namespace train {
 /// Whether this operation waits for the device of its tensors, if they are on a device of this type.
 bool waits_for_device(const std::string& operation, c10::ArrayRef<c10::IValue> inputs,
                       torch::DeviceType type);
@@ -97,11 +106,11 @@ class SyncDetector {
   std::string text() const;
 
  private:
-  void see(const train::Operation& operation);
+  void see(const ddp::Operation& operation);
 
   torch::DeviceType device_;
   std::map<std::string, int> calls_;
-  std::unique_ptr<train::OperationObserver> observer_;
+  std::unique_ptr<ddp::OperationObserver> observer_;
 };
 
 // Runs the largest micro-batch once before step 0, so that a job that does not fit into memory ends in its first
@@ -116,5 +125,22 @@ class SyncDetector {
 /// DistributedDataParallel stay as they were. Memory for the optimizer's state is not included. Throws Error if memory
 /// does not suffice, and UsageError if the loss does not depend on a parameter.
 void memory_warm_up(const torch::nn::Module& module, const std::function<torch::Tensor()>& loss);
+
+struct CapSearch {
+  std::uint64_t begin = 512;  ///< this one must fit
+  std::uint64_t end = std::uint64_t{1} << 20U;
+  /// Of each rank's memory, beyond what it uses now; 0: on a CPU the rank's share of what the node or the job's cgroup
+  /// has left, on a GPU what it has.
+  std::uint64_t limit_bytes = 0;
+  double reserve = 0.15;  ///< of the limit, for the optimizer's state and the loader
+};
+
+/// The largest cap, within 5 %, whose micro-batch fits into the memory of every rank: memory_warm_up() with caps that grow
+/// at most as far as the memory certainly suffices on a CPU, where the kernel would end the process, and until it does not
+/// suffice on a GPU. `loss` makes a batch of `cap` tokens. Attention, whose memory grows with the square of the longest
+/// sample, is allowed for. All ranks call it and get the same result. Throws Error if `begin` does not fit.
+std::uint64_t find_largest_cap(World& world, const torch::nn::Module& module,
+                               const std::function<torch::Tensor(std::uint64_t cap)>& loss,
+                               const CapSearch& search = {});
 
 }  // namespace lockstep

@@ -5,8 +5,8 @@
 
 #include "common/error.h"
 #include "common/process.h"
+#include "runtime/ddp/operation_observer.h"
 #include "runtime/train/debug.h"
-#include "runtime/train/operation_observer.h"
 #include "runtime/train/rehearsal.h"
 
 namespace lockstep {
@@ -37,7 +37,7 @@ void look_at(const c10::IValue& value, Kinds& kinds) {
 }
 
 // Whether the operation wrote its result into this input.
-bool changed_in_place(const c10::IValue& input, const train::Operation& operation) {
+bool changed_in_place(const c10::IValue& input, const ddp::Operation& operation) {
   if (!input.isTensor() || !std::string_view(operation.name).ends_with('_')) return false;
   return std::any_of(operation.results.begin(), operation.results.end(), [&](const c10::IValue& result) {
     return result.isTensor() && result.toTensor().is_same(input.toTensor());
@@ -88,7 +88,7 @@ std::string first_non_finite(const torch::nn::Module& module, const std::functio
   std::unordered_map<const void*, Kinds> left;
   std::string found;
   std::string last_module;
-  const train::OperationObserver observer([&](const train::Operation& operation) {
+  const ddp::OperationObserver observer([&](const ddp::Operation& operation) {
     if (!operation.called_by_program || !found.empty()) return;
     std::string owner;
     for (const auto& input : operation.inputs) {

@@ -5,8 +5,8 @@
 #include <set>
 #include <vector>
 
+#include "runtime/ddp/operation_observer.h"
 #include "runtime/train/debug.h"
-#include "runtime/train/operation_observer.h"
 
 namespace lockstep {
 namespace {
@@ -46,14 +46,14 @@ bool waits_for_device(const std::string& operation, c10::ArrayRef<c10::IValue> i
 
 SyncDetector::SyncDetector(torch::DeviceType device)
     : device_(device),
-      observer_(std::make_unique<train::OperationObserver>(
-          [this](const train::Operation& operation) { see(operation); })) {
+      observer_(std::make_unique<ddp::OperationObserver>(
+          [this](const ddp::Operation& operation) { see(operation); })) {
   waited = false;
 }
 
 SyncDetector::~SyncDetector() = default;
 
-void SyncDetector::see(const train::Operation& operation) {
+void SyncDetector::see(const ddp::Operation& operation) {
   waited = waited || train::waits_for_device(operation.name, operation.inputs, device_);
   if (!operation.called_by_program) return;
   if (waited) ++calls_[operation.name];

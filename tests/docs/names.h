@@ -74,6 +74,7 @@ torch::Tensor loss_of(const torch::Tensor& logits, const torch::Tensor& labels);
 torch::Tensor loss_of(ModelImpl& model, const lockstep::data::Batch& batch);
 torch::Tensor cross_entropy(const torch::Tensor& logits, const torch::Tensor& labels);
 lockstep::data::Batch batch_of(const lockstep::data::MicroBatchShape& shape);
+lockstep::data::Batch batch_of_tokens(std::uint64_t tokens);
 extern int hits;
 void take_part_without_samples();
 void prepare_next_batch();

@@ -302,6 +302,20 @@ TEST_F(TextLm, EverySwitchLearnsAsWell) {
   EXPECT_NEAR(perplexity({"--bf16", "--compress"}), libtorch, 0.1 * libtorch);
 }
 
+TEST_F(TextLm, TheFirstForwardChecksTheModelUnlessThatIsOff) {
+  width_ = "66";
+  heads_ = "1";
+  const std::string line =
+      "check of the model: embedding.weight and 5 more: a dimension of 66 is not a multiple of 8";
+  EXPECT_THAT(run(2, "train", {"--cap=50", "--steps=2"}).error, HasSubstr(line));
+  ::setenv("LOCKSTEP_CHECK", "off", 1);
+  EXPECT_THAT(run(1, "train", {"--cap=50", "--steps=1"}).error, Not(HasSubstr("check of the model")));
+  ::setenv("LOCKSTEP_CHECK", "maybe", 1);
+  EXPECT_THAT(run(1, "train", {"--cap=50", "--steps=1"}).error,
+              HasSubstr("LOCKSTEP_CHECK='maybe' must be on or off"));
+  ::unsetenv("LOCKSTEP_CHECK");
+}
+
 TEST_F(TextLm, ALossThatIsNotFiniteEndsItWithTheStepAndTheOperation) {
   const auto result = run(2, "train", {"--cap=50", "--epochs=12", "--lr=1e30", "--clip=1e30"});
   EXPECT_NE(result.exit_code, 0);

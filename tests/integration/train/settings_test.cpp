@@ -6,7 +6,10 @@
 #include <torch/csrc/autograd/anomaly_mode.h>
 #include <torch/torch.h>
 
+#include <thread>
+
 #include "common/error.h"
+#include "runtime/comm/process_settings.h"
 #include "tests/integration/ddp/models.h"
 
 namespace lockstep::testing {
@@ -68,6 +71,28 @@ TEST_F(Settings, ThatAreSlowAreNamed) {
   EXPECT_THAT(train::slow_settings({.deterministic = true, .threads = 3, .anomaly_mode = true}, 2),
               ElementsAre(HasSubstr("anomaly mode"), HasSubstr("deterministic"),
                           HasSubstr("3 threads share 2 CPUs")));
+}
+
+TEST_F(Settings, OfWorldFlushDenormals) {
+  EXPECT_EQ((torch::full({1024}, 1e-30F) * 1e-10F).count_nonzero().item<std::int64_t>(), 0);
+  std::int64_t kept = -1;
+  std::thread([&] {
+    kept = (torch::full({1024}, 1e-30F) * 1e-10F).count_nonzero().item<std::int64_t>();
+  }).join();
+  EXPECT_EQ(kept, 0) << "in a thread that was started later";
+}
+
+TEST_F(Settings, MoreThreadsThanCpusAreNamed) {
+  EXPECT_EQ(comm::too_many_threads(4, 4), std::nullopt);
+  EXPECT_EQ(comm::too_many_threads(4, 1),
+            "4 threads have 1 CPU and wait for each other: set OMP_NUM_THREADS to at most 1");
+}
+
+TEST_F(Settings, TheUnitForBfloat16IsFoundInCpuinfo) {
+  EXPECT_EQ(comm::bfloat16_unit("processor : 0\nflags\t\t: fpu avx512_bf16 amx_bf16\nbugs : x\n"), "AMX");
+  EXPECT_EQ(comm::bfloat16_unit("flags\t\t: fpu avx512_bf16 sse\n"), "AVX512-BF16");
+  EXPECT_EQ(comm::bfloat16_unit("flags\t\t: fpu avx512f\nnote : amx_bf16 \n"), "");
+  EXPECT_EQ(comm::bfloat16_unit("Features : asimd\n"), "");
 }
 
 }  // namespace

@@ -2,7 +2,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <limits>
+#include <new>
 
 #include "runtime/train/debug.h"
 #include "tests/integration/ddp/models.h"
@@ -55,6 +57,52 @@ std::vector<double> losses(bool warmed_up) {
 
 TEST(MemoryWarmUp, LeavesATrainingAsItIs) {
   EXPECT_EQ(losses(true), losses(false));
+}
+
+// Each token takes 4 KiB for its values and as much for each result of the loss.
+struct Rows {
+  torch::nn::Linear model{torch::nn::LinearOptions(1, 1).bias(false)};
+  std::uint64_t largest = 0;
+
+  std::function<torch::Tensor(std::uint64_t)> loss() {
+    return [this](std::uint64_t cap) {
+      largest = std::max(largest, cap);
+      return (torch::ones({static_cast<std::int64_t>(cap), 1024}) * model->weight.view({1})).square().sum();
+    };
+  }
+};
+
+TEST(LargestCap, GrowsUntilTheMemoryIsUsedAndNotBeyond) {
+  Rows rows;
+  const auto cap_for = [&](std::uint64_t mebibytes) {
+    return find_largest_cap(world(), *rows.model, rows.loss(), {.limit_bytes = mebibytes << 20U});
+  };
+  const auto small = cap_for(100);
+  EXPECT_GT(small, 3000U) << "85 MiB hold this many tokens 7 times";
+  EXPECT_LT(small, 11000U) << "85 MiB hold this many tokens twice";
+  EXPECT_LT(rows.largest, 15000U) << "a step too far would end the process";
+  EXPECT_NEAR(static_cast<double>(cap_for(300)) / static_cast<double>(small), 3, 1);
+  EXPECT_EQ(find_largest_cap(world(), *rows.model, rows.loss(), {.end = 700}), 700U);
+}
+
+TEST(LargestCap, OfOneRankWithLessMemoryIsThatOfAll) {
+  const std::uint64_t limit = world().rank() == 0 ? 60U << 20U : 200U << 20U;
+  Rows rows;
+  EXPECT_LT(find_largest_cap(world(), *rows.model, rows.loss(), {.limit_bytes = limit}), 7000U);
+}
+
+// As on a GPU, whose allocator says so.
+TEST(LargestCap, IsFoundWhereTheAllocatorRefuses) {
+  Rows rows;
+  const auto refusing = [&](std::uint64_t cap) {
+    if (cap > 3000) throw std::bad_alloc();
+    return rows.loss()(1) * static_cast<double>(cap);
+  };
+  const auto cap = find_largest_cap(world(), *rows.model, refusing, {.limit_bytes = std::uint64_t{1} << 40U});
+  EXPECT_LE(cap, 3000U);
+  EXPECT_GE(cap, 2800U);
+  EXPECT_THAT(error_of([&] { find_largest_cap(world(), *rows.model, refusing, {.begin = 4000}); }),
+              HasSubstr("a micro-batch of 4000 tokens does not fit into memory"));
 }
 
 TEST(CheckLoss, NamesStepAndRank) {

@@ -7,6 +7,7 @@
 
 #include <ostream>
 
+#include "common/clock.h"
 #include "common/files.h"
 #include "tests/unit/exporters/made_up_run.h"
 
@@ -62,6 +63,30 @@ std::function<void(MadeUpRun&)> on_gpus(const std::function<void(record::Gpu& gp
   };
 }
 
+// The loader's threads were ready to run and had no CPU for so many percent of the time in which they built batches.
+std::function<void(MadeUpRun&)> loader_without_cpu(std::uint64_t percent) {
+  return [percent](MadeUpRun& run) {
+    run.also = [percent](Writer& writer, int, int) {
+      writer.add_loader_work({.build_ns = 100'000, .delay_ns = percent * 1000});
+      writer.set_resources({.sampled_ns = 1});
+    };
+  };
+}
+
+// Of each rank in 10 s.
+std::function<void(MadeUpRun&)> reads(std::uint64_t calls, std::uint64_t bytes_each,
+                                      std::uint64_t from_storage, std::uint64_t of_samples) {
+  return [=](MadeUpRun& run) {
+    run.also = [=](Writer& writer, int, int step) {
+      if (step == 0) writer.add_bytes_read(of_samples);
+      writer.set_resources({.sampled_ns = monotonic_ns() + 10'000'000'000,
+                            .read_bytes = calls * bytes_each,
+                            .read_calls = calls,
+                            .storage_read_bytes = from_storage});
+    };
+  };
+}
+
 std::vector<Fault> faults() {
   return {
       {"gpu-unused",
@@ -104,6 +129,20 @@ std::vector<Fault> faults() {
       {"data-workers", [](RankStep& does, int, int) { does.data_wait = 50; },
        "takes 36 % of the step on all ranks", "--pin=auto,workers=4",
        [](MadeUpRun& run) { run.staged("n1", 1, "done"); }},
+      {"data-cpus", [](RankStep& does, int, int) { does.data_wait = 50; },
+       "had no CPU for 40 % of the time in which they built batches, and training waited for data for 36 %",
+       "--pin=auto,workers=4", loader_without_cpu(40)},
+      {"data-cpus",
+       {},
+       "waited for data for 1 % of the step",
+       "LoaderOptions{.workers = 1}",
+       loader_without_cpu(40)},
+      {"small-reads", [](RankStep& does, int, int) { does.data_wait = 50; },
+       "each rank reads 4.00 KiB at a time, 500 times a second", "lockstep-pack create",
+       reads(5000, 4096, 0, 0)},
+      {"read-twice", [](RankStep& does, int, int) { does.data_wait = 50; },
+       "7.00 GiB came from storage for 1.00 GiB of samples", "--stage-tier=ram",
+       reads(100, 1 << 20, 3 * kGiB / 4 + kGiB, kGiB / 4)},
       {"data-not-staged", [](RankStep& does, int, int) { does.data_wait = 50; }, "36 %", "#SBATCH --stage=",
        [](MadeUpRun& run) { run.also = [](Writer& writer, int, int) { writer.add_bytes_read(4096); }; }},
       {"data-rank", [](RankStep& does, int rank, int) { does.data_wait = rank == 2 ? 31.5 : 1; },
@@ -279,6 +318,22 @@ TEST(Advice, OfUnusedMemoryOfGpusHasItsFigures) {
           "gpu-memory-unused: rank 3 on n2 uses at most 25.0 GiB of its GPU's 80.0 GiB (31 %), more than any other."));
   EXPECT_THAT(rules_with(60 * kGiB), ElementsAre(HasSubstr("communication: ")))
       << "a larger cap does not fit";
+}
+
+// A loader that waits for bytes, large reads, and data that is read once get the ordinary advice.
+TEST(Advice, InputWithoutTheseFaultsIsNotNamed) {
+  for (const auto& prepare : {loader_without_cpu(10), reads(5000, 1 << 20, 0, 0), reads(50, 4096, 0, 0)}) {
+    MadeUpRun made_up;
+    prepare(made_up);
+    const auto run = made_up.make([](RankStep& does, int, int) { does.data_wait = 50; });
+    const auto advice = find_all(run).advice;
+    ASSERT_EQ(advice.size(), 1);
+    EXPECT_EQ(advice[0].rule, "data-workers");
+  }
+  MadeUpRun made_up;
+  reads(100, 1 << 20, 5 * kGiB / 4, kGiB)(made_up);
+  const auto run = made_up.make([](RankStep& does, int, int) { does.data_wait = 50; });
+  EXPECT_EQ(find_all(run).advice.at(0).rule, "data-not-staged");
 }
 
 TEST(Advice, UnusedGpusOfRanksWithoutRecordsAreNotNamed) {

@@ -6,8 +6,8 @@
 #include <malloc.h>
 
 #include "common/error.h"
+#include "runtime/ddp/operation_observer.h"
 #include "runtime/train/grad_scaler.h"
-#include "runtime/train/operation_observer.h"
 
 namespace lockstep {
 namespace {
@@ -154,7 +154,7 @@ Memory memory_of(bool checkpointed) {
   auto x = torch::randn({kRows, kWidth});
   const std::size_t before = heap_bytes();
   Memory memory;
-  const train::OperationObserver observer([&](const train::Operation& /*operation*/) {
+  const ddp::OperationObserver observer([&](const ddp::Operation& /*operation*/) {
     memory.peak = std::max(memory.peak, heap_bytes() - std::min(before, heap_bytes()));
   });
   for (auto& block : blocks) x = checkpointed ? activation_checkpoint(block, x) : block->forward(x);

@@ -52,7 +52,8 @@ TEST(ModelCheck, FindsBiasesInFrontOfBatchNorms) {
   EXPECT_THAT(found.biases_before_batch_norm, ElementsAre("first.bias", "middle.bias"));
   EXPECT_THAT(found.text(), HasSubstr("first.bias: the batch norm after it subtracts this bias again"));
   PictureNet without(false);
-  EXPECT_EQ(check_model(*without, [&] { return without(x).square().sum(); }).text(), "");
+  EXPECT_THAT(check_model(*without, [&] { return without(x).square().sum(); }).biases_before_batch_norm,
+              IsEmpty());
 }
 
 // The oracle of the graph: a real backward gives the bias in front of the norm no gradient but rounding.
@@ -117,6 +118,115 @@ TEST(ModelCheck, LeavesTheModelAsItWas) {
   EXPECT_TRUE(torch::equal(net->norm->running_mean, mean));
   EXPECT_FALSE(net->first->weight.grad().defined());
   EXPECT_THROW(check_model(*net, [&] { return x.sum(); }), UsageError);
+}
+
+// A model with one fault of each kind, on request.
+struct FaultyImpl : torch::nn::Module {
+  FaultyImpl(std::int64_t width, bool head_first) {
+    if (head_first) head = register_module("head", torch::nn::Linear(width, 64));
+    first = register_module("first", torch::nn::Linear(64, width));
+    norm = register_module("norm", torch::nn::BatchNorm1d(width));
+    middle = register_module("middle", torch::nn::Linear(width, width));
+    if (!head_first) head = register_module("head", torch::nn::Linear(width, 64));
+  }
+  torch::Tensor forward(const torch::Tensor& x) {
+    return head(torch::relu(middle(norm(torch::relu(first(x))))));
+  }
+  torch::nn::Linear head{nullptr};
+  torch::nn::Linear first{nullptr};
+  torch::nn::BatchNorm1d norm{nullptr};
+  torch::nn::Linear middle{nullptr};
+};
+TORCH_MODULE(Faulty);
+
+std::vector<std::string> others_of(Faulty& model, std::int64_t samples,
+                                   const DistributedDataParallelOptions& options = {}) {
+  const auto x = torch::randn({samples, 64});
+  return check_model(
+             *model, [&] { return model(x).square().sum(); }, options)
+      .others;
+}
+
+TEST(ModelCheck, NamesDimensionsThatAreNotMultiplesOfEightWithTheNextSize) {
+  Faulty odd(90, false);
+  EXPECT_THAT(
+      others_of(odd, 32),
+      ElementsAre(
+          "first.weight and 2 more: a dimension of 90 is not a multiple of 8, which slows matrix products: make it 96"));
+  Faulty even(96, false);
+  EXPECT_THAT(others_of(even, 32), IsEmpty());
+  torch::nn::Embedding words(4999, 8);
+  const auto tokens = torch::arange(4);
+  EXPECT_THAT(
+      check_model(*words, [&] { return words(tokens).sum(); }).text(),
+      HasSubstr(
+          "weight: a dimension of 4999 is not a multiple of 8, which slows matrix products: make it 5056"));
+}
+
+TEST(ModelCheck, NamesBatchNormsOfFewSamples) {
+  Faulty model(96, false);
+  EXPECT_THAT(
+      others_of(model, 4),
+      ElementsAre(HasSubstr("norm.weight: the statistics of this batch norm are those of 4 samples")));
+  model->norm->eval();  // its statistics are fixed
+  EXPECT_THAT(others_of(model, 4), IsEmpty());
+}
+
+TEST(ModelCheck, NamesSumsInHalfPrecision) {
+  Faulty model(96, false);
+  const auto x = torch::randn({32, 64});
+  const auto with = [&](const std::function<torch::Tensor(torch::Tensor)>& loss) {
+    return check_model(*model, [&] { return loss(model(x).to(torch::kBFloat16)); }).others;
+  };
+  EXPECT_THAT(with([](const auto& y) { return y.mean(); }),
+              ElementsAre(HasSubstr("aten::mean of 2048 values in BFloat16: the result is rounded")));
+  EXPECT_THAT(with([](const auto& y) { return y.sum(torch::kFloat); }), IsEmpty());
+}
+
+// Only where the buckets keep that order.
+TEST(ModelCheck, NamesParametersInAnotherOrderThanTheirGradients) {
+  Faulty head_first(96, true);
+  const DistributedDataParallelOptions unused{.find_unused_parameters = true};
+  EXPECT_THAT(others_of(head_first, 32, unused),
+              ElementsAre(HasSubstr("% of the pairs of gradients come in another order")));
+  EXPECT_THAT(others_of(head_first, 32), IsEmpty()) << "buckets are laid out again after the first step";
+  EXPECT_THAT(others_of(head_first, 32, {.find_unused_parameters = true, .static_graph = true}), IsEmpty());
+  Faulty in_order(96, false);
+  EXPECT_THAT(others_of(in_order, 32, unused), IsEmpty());
+}
+
+// A wide block keeps three results of 512 x 1024 floats, a narrow one three of 512 x 64; the outputs stay in any case.
+TEST(SuggestCheckpoints, SuggestsTheModulesThatSaveMostForTheirTimeUntilTheBudgetIsMet) {
+  const auto block = [](std::int64_t width) {
+    return torch::nn::Sequential(torch::nn::Linear(64, width), torch::nn::ReLU(),
+                                 torch::nn::Linear(width, 64));
+  };
+  struct Blocks : torch::nn::Module {
+    torch::nn::Sequential list;
+  } model;
+  struct Layers : torch::nn::Module {
+    explicit Layers(torch::nn::Sequential layers) : inner(register_module("inner", std::move(layers))) {}
+    torch::Tensor forward(const torch::Tensor& x) { return inner->forward(x); }
+    torch::nn::Sequential inner;
+  };
+  model.list =
+      torch::nn::Sequential(std::make_shared<Layers>(block(64)), std::make_shared<Layers>(block(1024)),
+                            std::make_shared<Layers>(block(64)));
+  model.register_module("list", model.list);
+  const auto x = torch::randn({512, 64});
+  const auto forward = [&] { return model.list->forward(x).square().sum(); };
+  constexpr std::uint64_t kRow = 512 * sizeof(float);
+  const auto all = suggest_checkpoints(model, forward, 1U << 20U);
+  ASSERT_EQ(all.size(), 3);
+  EXPECT_EQ(all[0].module, "list.1");
+  EXPECT_GE(all[0].saved_bytes, 1024 * kRow);
+  EXPECT_LE(all[0].saved_bytes, (2 * 1024 + 64) * kRow);
+  EXPECT_GT(all[0].recompute_ms, all[1].recompute_ms);
+  EXPECT_TRUE(all[0].suggested);
+  EXPECT_FALSE(all[1].suggested || all[2].suggested) << to_text(all);
+  for (const auto& one : suggest_checkpoints(model, forward, 1U << 30U))
+    EXPECT_FALSE(one.suggested) << "it fits";
+  EXPECT_THAT(to_text(all), HasSubstr("* list.1 "));
 }
 
 TEST(ChannelsLast, ResultsAndGradientsAreEqual) {

@@ -1,4 +1,4 @@
-#include "runtime/train/operation_observer.h"
+#include "runtime/ddp/operation_observer.h"
 
 #include <atomic>
 #include <memory>
@@ -7,7 +7,7 @@
 
 #include "common/error.h"
 
-namespace lockstep::train {
+namespace lockstep::ddp {
 namespace {
 
 // LibTorch calls plain functions, so they find the observer here.
@@ -68,4 +68,4 @@ OperationObserver::~OperationObserver() {
   active = nullptr;
 }
 
-}  // namespace lockstep::train
+}  // namespace lockstep::ddp

@@ -1,5 +1,5 @@
-// Shows each operation of LibTorch that a thread runs, with its inputs and results. The debug tools of this folder
-// use it, since C++ modules do not have forward hooks.
+// Shows each operation of LibTorch that a thread runs, with its inputs and results. The check of a model and the debug
+// tools of runtime/train use it, since C++ modules do not have forward hooks.
 //
 // Threads: one observer exists at a time. It sees the operations of the thread that made it and of the backward passes
 // that this thread starts, even if they run on autograd's thread of a device.
@@ -11,7 +11,7 @@
 #include <mutex>
 #include <vector>
 
-namespace lockstep::train {
+namespace lockstep::ddp {
 
 struct Operation {
   const char* name = nullptr;      ///< "aten::linear"
@@ -37,4 +37,4 @@ class OperationObserver {
   at::CallbackHandle handle_;
 };
 
-}  // namespace lockstep::train
+}  // namespace lockstep::ddp
