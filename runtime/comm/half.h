@@ -27,13 +27,15 @@ inline Bf16 to_bf16(float value) {
 }
 
 inline float to_float(F16 value) {
-  // The shifted bits are a float whose exponent is too small by 112. The multiplication corrects it, for
-  // subnormals too.
+  // The shifted bits are a float whose exponent is too small by 112. A subnormal goes into the last bits of 0.5, which
+  // count 2^-24, and comes out as a normal float, because World flushes denormal ones.
   const std::uint32_t sign = (value.bits & 0x8000U) << 16U;
   const std::uint32_t magnitude = (value.bits & 0x7FFFU) << 13U;
-  const float scaled = std::bit_cast<float>(magnitude) * 0x1p112F;
+  const float subnormal = std::bit_cast<float>((value.bits & 0x3FFU) + 0x3F000000U) - 0.5F;
+  const std::uint32_t finite =
+      magnitude < (0x0400U << 13U) ? std::bit_cast<std::uint32_t>(subnormal) : magnitude + (112U << 23U);
   const std::uint32_t special = magnitude | 0x7F800000U;  // infinity and NaN
-  const std::uint32_t bits = magnitude >= (0x7C00U << 13U) ? special : std::bit_cast<std::uint32_t>(scaled);
+  const std::uint32_t bits = magnitude >= (0x7C00U << 13U) ? special : finite;
   return std::bit_cast<float>(sign | bits);
 }
 
