@@ -1,9 +1,9 @@
 #include "common/environment.h"
 
-#include <charconv>
 #include <cstdlib>
 
 #include "common/error.h"
+#include "common/leaf/number.h"
 
 namespace lockstep::environment {
 
@@ -20,10 +20,8 @@ std::string get_or(const char* name, const std::string& fallback) {
 std::optional<long> get_integer(const char* name) {
   const auto text = get(name);
   if (!text) return std::nullopt;
-  long value = 0;
-  const char* end_of_text = text->data() + text->size();
-  const auto [end, error] = std::from_chars(text->data(), end_of_text, value);
-  if (error != std::errc() || end != end_of_text) fail_usage("{}='{}' is not an integer", name, *text);
+  const std::optional<long> value = to_number<long>(*text);
+  if (!value) fail_usage("{}='{}' is not an integer", name, *text);
   return value;
 }
 

@@ -4,13 +4,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <charconv>
 #include <cstdio>
 #include <optional>
 #include <system_error>
 
 #include "common/error.h"
 #include "common/files.h"
+#include "common/leaf/number.h"
 
 namespace lockstep {
 namespace {
@@ -24,11 +24,8 @@ std::optional<int> descriptor_named(const fs::path& path) {
   std::error_code none;
   const fs::path descriptors = fs::canonical("/proc/self/fd", none);
   if (none || fs::canonical(parent_of(path), none) != descriptors) return {};
-  const std::string name = path.filename().string();
-  int fd = -1;
-  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), fd);
-  if (error != std::errc() || end != name.data() + name.size() || fd < 0) return {};
-  return fd;
+  const std::optional<int> fd = to_number<int>(path.filename().string());
+  return fd && *fd >= 0 ? fd : std::nullopt;
 }
 
 /// The end of a chain of links, where nothing need exist, and the descriptor that its path names, if any.

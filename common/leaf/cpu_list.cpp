@@ -4,9 +4,9 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 
 #include "common/leaf/error.h"
+#include "common/leaf/number.h"
 
 namespace lockstep {
 namespace {
@@ -16,11 +16,8 @@ namespace {
 }
 
 int parse_cpu(std::string_view text, std::string_view whole) {
-  int value = -1;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || value < 0 || value >= kMaxCpus) {
-    refuse(whole, text, "is not a CPU number");
-  }
+  const int value = to_number<int>(text).value_or(-1);
+  if (value < 0 || value >= kMaxCpus) refuse(whole, text, "is not a CPU number");
   return value;
 }
 

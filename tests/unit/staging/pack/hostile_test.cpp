@@ -99,8 +99,17 @@ TEST_F(HostileShard, AValidShardIsAccepted) {
 TEST_F(HostileShard, LinksDevicesFoldersAndPipesAreRefusedByName) {
   for (const char type : {'1', '2', '3', '4', '5', '6'}) {
     SCOPED_TRACE(type);
-    refused(bytes_of({.name = "bad", .type = type, .size = "00000000000", .link = "good"}), 0, "bad");
+    refused(bytes_of({.name = "bad", .type = type, .size = "00000000000", .link = "good"}), 0,
+            "member 'bad' at offset 1536 is not a regular file");
   }
+}
+
+TEST_F(HostileShard, MembersThatTheIndexDoesNotHaveAreNamedWithTheirOffset) {
+  refused(bytes_of({.name = "../bad"}), 0, "member '../bad' at offset 1536 leaves its folder");
+  refused(bytes_of({.name = "/bad"}), 0, "member '/bad' at offset 1536 is an absolute path");
+  refused(bytes_of({.name = "other"}), 0, "sample 1 (bad), offset 1536: the shard has 'other'");
+  refused(bytes_of({.name = "bad"}) + bytes_of({.name = "more"}), 0,
+          "member 'more' at offset 2560 is not in the index");
 }
 
 TEST_F(HostileShard, NamesThatLeaveTheFolderAreRefusedInEveryEncoding) {
@@ -152,7 +161,7 @@ TEST_F(HostileShard, DamagedHeadersAreRefused) {
   std::string wrong = bytes_of({.name = "bad"});
   wrong[1] = 'A';  // the checksum no longer matches
   refused(wrong, 0);
-  refused(std::string(1024, '\0'), 0, "the shard ends before this sample");
+  refused(std::string(1024, '\0'), 0, "sample 1 (bad), offset 1536: the shard ends before this sample");
   refused(std::string(1024, '\377'), 0);
 }
 
