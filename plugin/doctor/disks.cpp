@@ -192,7 +192,9 @@ void check_disks(const fs::path& source, const spank::Config& config, Report& re
   if (config.cache.empty()) fail("'cache' is not set in lockstep.conf");
   const fs::path folder = writable_folder(config.cache);
   const SourceFiles files = look_at(source);
-  DiskFigures figures{.source = source.string(), .cache = config.cache};
+  DiskFigures figures;
+  figures.source = source.string();
+  figures.cache = config.cache;
   figures.source_bytes = files.bytes;
   figures.ram = config.ram;
   figures.rotational = is_rotational(folder);
