@@ -95,7 +95,7 @@ on_head env LOCKSTEP_TIMEOUT=$timeout_s OMP_NUM_THREADS=1 srun -N2 -n4 ./failing
 srun=$!
 assert_within 30 grep -q '^running$' "$log"
 root_on_node n2 ip link set eth0 down
-assert_within $((timeout_s + 5)) no_ranks_on n1
+assert_within $((timeout_s + 5 + launch_s)) no_ranks_on n1
 assert_within 3 no_ranks_on n2 # it has had its time since the cut, too
 root_on_node n2 ip link set eth0 up
 wait $srun && fail "exit code 0; output: $(cat "$log")"

@@ -107,6 +107,23 @@ TEST_F(ImagePacking, KeepsThePictureAtEachScale) {
   }
 }
 
+TEST_F(ImagePacking, ShrinksWithoutIgnoringAnyPixel) {
+  std::vector<std::uint8_t> stripes;
+  for (std::size_t x = 0; x < kPhoto.height * kPhoto.width; ++x)
+    stripes.insert(stripes.end(), kColours, x % 4 == 0 ? 200 : 0);
+  write("photos/x.png", text_of(encode_png(stripes, kPhoto, kColours)));
+  options_.recipe.encoding = ImageRecipe::Encoding::raw;
+  options_.recipe.resize = 15;
+  for (const Filter filter : {Filter::box, Filter::triangle, Filter::lanczos}) {
+    options_.recipe.filter = filter;
+    pack_images(options_);
+    const std::string raw = part(0, "raw");
+    for (std::size_t x = 3; x < 22; ++x)
+      EXPECT_NEAR(static_cast<unsigned char>(raw[(7 * 25 + x) * kColours]), 50, 12) << "column " << x;
+    fs::remove_all(options_.out);
+  }
+}
+
 TEST_F(ImagePacking, DecodesALargeJpegAtAPartOfItsSize) {
   EXPECT_EQ(decoded_size(encode_jpeg(ramp({400, 600}), {400, 600}, kColours, 90), {100, 150}),
             (PixelSize{100, 150}));
