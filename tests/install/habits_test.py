@@ -10,6 +10,7 @@ import os
 import pathlib
 import pty
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -24,6 +25,7 @@ CALLS = {
     ("lockstep-pack", "create"): "text --out new-pack-{n}",
     ("lockstep-pack", "append"): "growing more-{n}",
     ("lockstep-pack", "convert"): "pack --out converted-{n}",
+    ("lockstep-pack", "images"): "photos --resize 8 --out images-{n}",
     ("lockstep-pack", "ls"): "pack",
     ("lockstep-pack", "cat"): "pack 1.tokens",
     ("lockstep-pack", "verify"): "pack",
@@ -48,6 +50,7 @@ FAILING = {
     ("lockstep-pack", "create"): "missing --out {n}",
     ("lockstep-pack", "append"): "missing text",
     ("lockstep-pack", "convert"): "missing --out {n}",
+    ("lockstep-pack", "images"): "missing --out {n}",
     ("lockstep-pack", "ls"): "missing",
     ("lockstep-pack", "cat"): "missing key",
     ("lockstep-pack", "verify"): "missing",
@@ -119,6 +122,8 @@ def all_verbs():
 def make_world():
     (world / "text").mkdir()
     (world / "home").mkdir()
+    (world / "photos").mkdir()
+    shutil.copy(SOURCE / "docs/images/report.png", world / "photos")
     for i in range(1, 9):
         (world / "text" / f"{i}.tokens").write_bytes(bytes([i, 0] * i))
     for name in "pack", "growing":

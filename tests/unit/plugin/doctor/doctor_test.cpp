@@ -348,12 +348,13 @@ TEST(Calls, ThatAreWrongEndWithCodeTwo) {
 }
 
 // The level and the remedy for a source of 10 GiB.
-std::pair<Level, std::string> judged(double source, double cache, std::uint64_t ram, bool rotational) {
+std::pair<Level, std::string> judged(double source, double cache, std::uint64_t ram, bool rotational,
+                                     double reads = 200) {
   Report report;
   judge_disks({.source = "/shared/data",
                .cache = "/local/lockstep",
                .source_speed = {.bytes_per_second = source},
-               .cache_speed = {.bytes_per_second = cache},
+               .cache_speed = {.bytes_per_second = cache, .reads_per_second = reads},
                .source_bytes = std::uint64_t{10} << 30,
                .ram = ram,
                .rotational = rotational},
@@ -371,6 +372,7 @@ TEST(Disks, AreJudgedByTheirSpeedTheirKindAndTheRamTier) {
   EXPECT_THAT(judged(1e9, 0.5e9, 0, false), Pair(Level::warning, HasSubstr("set 'ram'")));
   EXPECT_THAT(judged(1e9, 0.5e9, kEnough - 1, false), Pair(Level::warning, HasSubstr("a part of it")));
   EXPECT_THAT(judged(1e9, 0.5e9, kEnough, false), Pair(Level::warning, HasSubstr("--stage-tier=ram")));
+  EXPECT_EQ(judged(1e8, 2e8, kEnough, true, 15000).first, Level::ok) << "as disks of virtual machines";
   EXPECT_THAT(judged(1e8, 2e8, kEnough, true), Pair(Level::warning, HasSubstr("--stage-tier=ram")));
 }
 
@@ -385,7 +387,7 @@ TEST_F(DoctorFiles, SourceAndCacheAreMeasured) {
   EXPECT_NE(report.findings().at(0).level, Level::error) << report.findings().at(0).what;
   EXPECT_THAT(report.findings().at(0).what,
               testing::ContainsRegex(
-                  "\\(3.0 MiB\\) is read with .*/s, [1-9][0-9]* random reads .*cache .* with .*/s, [1-9]"));
+                  "\\(3.00 MiB\\) is read with .*/s, [1-9][0-9]* random reads .*cache .* with .*/s, [1-9]"));
   EXPECT_TRUE(std::filesystem::is_empty(config.cache));
 }
 
