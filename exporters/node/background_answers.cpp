@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <condition_variable>
 #include <deque>
 #include <exception>
@@ -12,6 +11,8 @@
 #include <mutex>
 #include <thread>
 #include <utility>
+
+#include "common/leaf/number.h"
 
 namespace lockstep::exporter {
 namespace {
@@ -92,13 +93,12 @@ std::optional<std::string> BackgroundAnswers::get(const std::string& key, Clock:
 }
 
 std::optional<std::string> user_name(const std::string& text) {
-  uid_t uid = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), uid);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  const std::optional<uid_t> uid = to_number<uid_t>(text);
+  if (!uid) return std::nullopt;
   std::array<char, 16384> buffer{};
   passwd entry{};
   passwd* found = nullptr;
-  if (::getpwuid_r(uid, &entry, buffer.data(), buffer.size(), &found) != 0 || found == nullptr)
+  if (::getpwuid_r(*uid, &entry, buffer.data(), buffer.size(), &found) != 0 || found == nullptr)
     return std::nullopt;
   return entry.pw_name;
 }

@@ -11,7 +11,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <condition_variable>
 #include <mutex>
 #include <optional>
@@ -22,6 +21,7 @@
 
 #include "common/error.h"
 #include "common/files.h"
+#include "common/leaf/number.h"
 #include "exporters/node/basic_auth.h"
 
 namespace lockstep::exporter {
@@ -48,9 +48,7 @@ Address parse(const std::string& listen) {
     fail_usage("--listen {}: give ADDRESS:PORT, such as 127.0.0.1:9753", listen);
   std::string host = listen.substr(0, colon);
   const std::string port = listen.substr(colon + 1);
-  std::uint16_t number = 0;
-  const auto [end, error] = std::from_chars(port.data(), port.data() + port.size(), number);
-  if (error != std::errc() || end != port.data() + port.size())
+  if (!to_number<std::uint16_t>(port))
     fail_usage("--listen {}: the port must be a number up to 65535", listen);
   if (host.size() > 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
   // "::" takes IPv4 connections too.

@@ -1,8 +1,8 @@
 #include <algorithm>
-#include <charconv>
 #include <numeric>
 
 #include "common/error.h"
+#include "common/leaf/number.h"
 #include "plugin/affinity/plan.h"
 
 namespace lockstep::affinity {
@@ -19,11 +19,9 @@ std::string short_bus_id(std::string_view text) {
 }
 
 int find_gpu(const Machine& machine, std::string_view text) {
-  int index = -1;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), index);
-  const bool is_number = error == std::errc() && end == text.data() + text.size();
-  if (is_number && index >= 0 && index < static_cast<int>(machine.gpus.size())) return index;
-  for (std::size_t i = 0; !is_number && i < machine.gpus.size(); ++i) {
+  const std::optional<int> index = to_number<int>(text);
+  if (index && *index >= 0 && *index < static_cast<int>(machine.gpus.size())) return *index;
+  for (std::size_t i = 0; !index && i < machine.gpus.size(); ++i) {
     if (machine.gpus[i].bus_id == short_bus_id(text)) return static_cast<int>(i);
   }
   std::vector<std::string> known;

@@ -1,11 +1,11 @@
 #include "plugin/affinity/launcher.h"
 
 #include <array>
-#include <charconv>
 #include <string_view>
 
 #include "common/environment.h"
 #include "common/error.h"
+#include "common/leaf/number.h"
 
 namespace lockstep::affinity {
 namespace {
@@ -31,11 +31,8 @@ void check(const char* variable, long rank, long size) {
 }
 
 int parse_count(std::string_view text, const std::string& whole) {
-  int value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || value < 1) {
-    fail_usage("Slurm's task counts '{}': '{}' is not a count", whole, text);
-  }
+  const int value = to_number<int>(text).value_or(0);
+  if (value < 1) fail_usage("Slurm's task counts '{}': '{}' is not a count", whole, text);
   return value;
 }
 

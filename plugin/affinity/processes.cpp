@@ -1,13 +1,13 @@
 #include "plugin/affinity/processes.h"
 
 #include <algorithm>
-#include <charconv>
 #include <filesystem>
 #include <set>
 #include <sstream>
 
 #include "common/error.h"
 #include "common/files.h"
+#include "common/leaf/number.h"
 
 namespace lockstep::affinity {
 namespace {
@@ -25,12 +25,6 @@ std::string read_if_there(const fs::path& path) {
   }
 }
 
-pid_t to_pid(const std::string& name) {
-  pid_t pid = 0;
-  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), pid);
-  return error == std::errc() && end == name.data() + name.size() ? pid : 0;
-}
-
 std::string field(const std::string& status, const std::string& name) {
   const auto at = status.find("\n" + name + ":\t");
   if (at == std::string::npos) return {};
@@ -44,7 +38,7 @@ int last_cpu(const std::string& stat) {
   std::istringstream fields(stat.substr(name_end + 1));
   std::string value;
   for (int i = 0; i <= kLastCpuField; ++i) fields >> value;
-  return fields ? to_pid(value) : -1;
+  return fields ? to_number<pid_t>(value).value_or(0) : -1;
 }
 
 std::string command_of(const fs::path& folder) {
@@ -67,7 +61,7 @@ void read_memory(const fs::path& folder, ProcessView& view) {
     for (std::string word; words >> word;) {
       const auto equals = word.find('=');
       if (equals == std::string::npos) continue;
-      const int node = word.front() == 'N' ? to_pid(word.substr(1, equals - 1)) : -1;
+      const int node = word.front() == 'N' ? to_number<pid_t>(word.substr(1, equals - 1)).value_or(0) : -1;
       const std::uint64_t value = std::strtoull(word.c_str() + equals + 1, nullptr, 10);
       if (node >= 0) pages[node] += value;
       if (word.starts_with("kernelpagesize_kB=")) page = value * 1024;

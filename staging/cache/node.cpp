@@ -3,11 +3,11 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
 #include <map>
 #include <nlohmann/json.hpp>
 
 #include "common/error.h"
+#include "common/leaf/number.h"
 #include "common/units.h"
 #include "staging/cache/as_user.h"
 #include "staging/cache/layout.h"
@@ -106,13 +106,11 @@ class Node {
 
   void find() {
     for (const std::string& name : system_.list(report_.cache)) {
-      uid_t user = 0;
-      const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), user);
-      const bool number = error == std::errc() && end == name.data() + name.size();
-      if (!number && name != kShared) continue;
+      const std::optional<uid_t> user = to_number<uid_t>(name);
+      if (!user && name != kShared) continue;
       const fs::path folder = report_.cache / name;
       try {
-        add_store(folder, user);
+        add_store(folder, user.value_or(0));
       } catch (const std::exception& problem) {
         report_.problems.push_back(fmt::format("{}: {}; skipped", folder.string(), problem.what()));
       }

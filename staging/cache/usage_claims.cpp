@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "common/error.h"
+#include "common/leaf/number.h"
 #include "staging/cache/usage.h"
 
 namespace lockstep::cache {
@@ -24,13 +25,6 @@ constexpr auto kLockTimeout = std::chrono::seconds(2);
 constexpr auto kHoldTimeout = std::chrono::milliseconds(200);  // others lock it only for a moment, to look
 constexpr auto kPollInterval = std::chrono::milliseconds(5);
 constexpr std::size_t kDigits = 20;
-
-std::optional<uid_t> user_of(const std::string& name) {
-  uid_t user = 0;
-  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), user);
-  if (error != std::errc() || end != name.data() + name.size()) return {};
-  return user;
-}
 
 /// Removes a number, and the blanks before it, from the front.
 std::optional<std::uint64_t> take_number(std::string_view& text) {
@@ -142,7 +136,7 @@ std::uint64_t UsageClaims::claimed_by_others() const {
   std::uint64_t total = 0;
   if (!trusted()) return total;
   for (const std::string& name : system_.list(folder_)) {
-    const std::optional<uid_t> user = user_of(name);
+    const std::optional<uid_t> user = to_number<uid_t>(name);
     if (!user || *user == ::geteuid()) continue;
     total = sum(total, claimed(*user));
   }

@@ -26,8 +26,7 @@ RendezvousAddress RendezvousAddress::from_environment() {
   address.key = environment::get_or("LOCKSTEP_RENDEZVOUS_KEY", "");
   if (address.port <= 0 || address.port > kHighestPort || address.hosts.empty() || address.key.empty()) {
     fail(
-        "srun opened no rendezvous for the nodes of this step: check that the plugin is loaded where srun "
-        "runs");
+        "srun opened no rendezvous for the nodes of this step: check that the plugin is loaded where srun runs");
   }
   return address;
 }

@@ -1,10 +1,10 @@
 #include "staging/rendezvous/rendezvous_outcome.h"
 
 #include <algorithm>
-#include <charconv>
 #include <nlohmann/json.hpp>
 
 #include "common/error.h"
+#include "common/leaf/number.h"
 #include "common/units.h"
 
 namespace lockstep::transfer {
@@ -40,13 +40,10 @@ void expand_ranges(const std::string& prefix, std::string_view ranges, std::vect
     const std::size_t dash = range.find('-');
     const std::string_view low = range.substr(0, dash);
     const std::string_view high = dash == std::string_view::npos ? low : range.substr(dash + 1);
-    std::uint64_t first = 0;
-    std::uint64_t last = 0;
-    const bool good =
-        std::from_chars(low.data(), low.data() + low.size(), first).ptr == low.data() + low.size() &&
-        std::from_chars(high.data(), high.data() + high.size(), last).ptr == high.data() + high.size();
-    if (!good || low.empty() || high.empty()) return;
-    for (std::uint64_t number = first; number <= last && names.size() < kMaxExpanded; ++number) {
+    const auto first = to_number<std::uint64_t>(low);
+    const auto last = to_number<std::uint64_t>(high);
+    if (!first || !last) return;
+    for (std::uint64_t number = *first; number <= *last && names.size() < kMaxExpanded; ++number) {
       names.push_back(fmt::format("{}{:0{}}", prefix, number, low.size()));
     }
   }

@@ -353,9 +353,9 @@ void RendezvousServer::settle(Group& group, Clock::time_point now) {
       group.why_by_node[id < names.size() ? names[id] : fmt::format("node {} of the step", id)] = fmt::format(
           "did not reach srun within {} s; {}",
           std::chrono::duration_cast<std::chrono::seconds>(options_.join_timeout).count(),
-          ran_out_of_descriptors_ ? fmt::format("on srun's machine {}", kNoDescriptorLeft)
-                                  : "if it printed no error itself, check that it can reach the ports of "
-                                    "srun's machine ('ports' in lockstep.conf)");
+          ran_out_of_descriptors_
+              ? fmt::format("on srun's machine {}", kNoDescriptorLeft)
+              : "if it printed no error itself, check that it can reach the ports of srun's machine ('ports' in lockstep.conf)");
     }
     return decide(group);
   }

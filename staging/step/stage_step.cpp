@@ -319,8 +319,7 @@ void Step::join_peers() {
   if (!call_.peer_networks.empty() && !peers_->uses_peer_network() && call_.hello.node_id == 0)
     print_for_job(
         call_.hello.node +
-        ": no interface has an address in peer_network (lockstep.conf), so the nodes "
-        "send data to each other over the network that leads to srun: run lockstep-doctor on the nodes");
+        ": no interface has an address in peer_network (lockstep.conf), so the nodes send data to each other over the network that leads to srun: run lockstep-doctor on the nodes");
 }
 
 Verdict Step::stage() {

@@ -96,13 +96,7 @@ void run_prefetch(const Tool& tool, const PrefetchArguments& arguments) {
   options.limits.quota = parse_bytes(arguments.quota);
   options.verify = parse_verify(arguments.verify);
   options.threads = arguments.threads;
-  options.waiting = [&tool](const std::string& source) {
-    tool.say(source + ": another process is copying it, waiting");
-  };
-  CopyProgress progress;
-  options.progress = [&](const std::string& source, std::uint64_t done, std::uint64_t total) {
-    progress.update(source, done, total);
-  };
+  CopyProgress progress(tool, options);
   for (const std::string& source : arguments.sources) {
     const PutResult result = put({source}, options).at(0);
     progress.end();

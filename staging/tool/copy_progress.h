@@ -8,14 +8,29 @@
 #include <string>
 
 #include "common/progress.h"
+#include "common/tool.h"
+#include "staging/transfer/put_options.h"
 
 namespace lockstep::transfer {
 
 /// One progress line for each source that is copied.
 class CopyProgress {
  public:
+  /// `options` are those of the put(), which this object must outlive, as must `tool`.
+  CopyProgress(const Tool& tool, PutOptions& options) {
+    options.waiting = [&tool](const std::string& source) {
+      tool.say(source + ": another process is copying it, waiting");
+    };
+    options.progress = [this](const std::string& source, std::uint64_t done, std::uint64_t total) {
+      update(source, done, total);
+    };
+  }
+  CopyProgress(const CopyProgress&) = delete;
+  CopyProgress& operator=(const CopyProgress&) = delete;
   /// Removes the progress line, so that another line can be printed.
   void end() { progress_.reset(); }
+
+ private:
   void update(const std::string& source, std::uint64_t done, std::uint64_t total) {
     if (!progress_ || source != source_) {
       progress_.reset();
@@ -25,7 +40,6 @@ class CopyProgress {
     progress_->update(done);
   }
 
- private:
   std::string source_;
   std::unique_ptr<Progress> progress_;
 };

@@ -90,14 +90,8 @@ void run_put(const Tool& tool, const PutArguments& arguments) {
   options.bandwidth = size(arguments.bandwidth);
   if (arguments.keep >= 0) options.limits.keep = std::chrono::seconds(arguments.keep);
   if (!arguments.shared.empty()) options.shared = std::filesystem::absolute(arguments.shared);
-  options.waiting = [&tool](const std::string& source) {
-    tool.say(source + ": another process is copying it, waiting");
-  };
   options.limits.notice = [&tool](const std::string& line) { tool.say(line); };
-  CopyProgress progress;
-  options.progress = [&](const std::string& source, std::uint64_t done, std::uint64_t total) {
-    progress.update(source, done, total);
-  };
+  CopyProgress progress(tool, options);
   options.done = [&](const PutResult& result) {
     progress.end();
     print_result(tool, result);

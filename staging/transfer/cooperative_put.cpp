@@ -220,8 +220,7 @@ class SourceBatch {
       members += (members.empty() ? "" : ", ") + peers_.name(node);
     }
     fail(
-        "{}: {} got different bytes; stage it again when nobody writes to it, or pack it, so that an index can "
-        "tell which of them are right",
+        "{}: {} got different bytes; stage it again when nobody writes to it, or pack it, so that an index can tell which of them are right",
         name, members);
   }
 

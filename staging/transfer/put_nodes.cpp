@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <array>
-#include <charconv>
 #include <chrono>
 #include <memory>
 #include <mutex>
@@ -12,6 +11,7 @@
 
 #include "common/error.h"
 #include "common/files.h"
+#include "common/leaf/number.h"
 #include "common/process.h"
 #include "common/sockets.h"
 #include "staging/rendezvous/rendezvous_server.h"
@@ -30,12 +30,9 @@ NodeAddress parse_address(const std::string& text) {
   const std::size_t colon = text.rfind(':');
   NodeAddress address{text.substr(0, colon), 0};
   if (colon != std::string::npos) {
-    const std::string port = text.substr(colon + 1);
-    const auto [end, error] = std::from_chars(port.data(), port.data() + port.size(), address.port);
-    constexpr int kHighest = 65535;
-    if (error != std::errc() || end != port.data() + port.size() || address.port < 0 ||
-        address.port > kHighest)
-      fail_usage("--nodes: '{}' is not HOST:PORT", text);
+    const auto port = to_number<std::uint16_t>(text.substr(colon + 1));
+    if (!port) fail_usage("--nodes: '{}' is not HOST:PORT", text);
+    address.port = *port;
   }
   if (address.host.empty()) fail_usage("--nodes: '{}' names no host", text);
   // [::1], as in URLs

@@ -5,10 +5,10 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
 
 #include "common/error.h"
 #include "common/files.h"
+#include "common/leaf/number.h"
 #include "common/pending_calls.h"
 #include "staging/pack/index.h"
 #include "staging/pack/locate.h"
@@ -31,15 +31,11 @@ std::vector<std::string> range(std::string_view text) {
   if (dots == std::string_view::npos) return {};
   const std::string_view first = text.substr(0, dots);
   const std::string_view last = text.substr(dots + 2);
-  std::size_t from = 0;
-  std::size_t to = 0;
-  const auto number = [](std::string_view digits, std::size_t& value) {
-    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
-    return error == std::errc() && end == digits.data() + digits.size();
-  };
-  if (!number(first, from) || !number(last, to) || to < from || to - from >= kMaxNames) return {};
+  const auto from = to_number<std::size_t>(first);
+  const auto to = to_number<std::size_t>(last);
+  if (!from || !to || *to < *from || *to - *from >= kMaxNames) return {};
   std::vector<std::string> names;
-  for (std::size_t value = from; value <= to; ++value)
+  for (std::size_t value = *from; value <= *to; ++value)
     names.push_back(fmt::format("{:0{}}", value, first.size()));
   return names;
 }

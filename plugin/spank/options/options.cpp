@@ -1,7 +1,6 @@
 #include "plugin/spank/options/options.h"
 
-#include <charconv>
-
+#include "common/leaf/number.h"
 #include "common/leaf/text.h"
 #include "plugin/spank/process/report.h"
 
@@ -57,10 +56,8 @@ std::string choose(Option option, std::string_view value) {
 }
 
 int number(std::string_view whole, std::string_view item, std::size_t begin, int low, int high) {
-  int value = 0;
-  const char* const end = item.data() + item.size();
-  const auto [stop, error] = std::from_chars(item.data() + begin, end, value);
-  if (error != std::errc{} || stop != end || value < low || value > high) {
+  const int value = to_number<int>(item.substr(begin)).value_or(low - 1);
+  if (value < low || value > high) {
     refuse_pin(whole, "'" + cut(item) + "' must be a number from " + std::to_string(low) + " to " +
                           std::to_string(high));
   }

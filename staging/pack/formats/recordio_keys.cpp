@@ -1,9 +1,8 @@
 #include "staging/pack/formats/recordio_keys.h"
 
-#include <charconv>
-
 #include "common/error.h"
 #include "common/files.h"
+#include "common/leaf/number.h"
 #include "staging/pack/digest.h"
 #include "staging/pack/member_name.h"
 
@@ -29,15 +28,14 @@ RecordioKeys RecordioKeys::parse(std::string_view text, const std::filesystem::p
     const std::size_t tab = std::min(line.find('\t'), line.size());
     const std::string_view key = line.substr(0, tab);
     const std::string_view digits = tab == line.size() ? std::string_view() : line.substr(tab + 1);
-    std::uint64_t offset = 0;
-    const auto [stop, error] = std::from_chars(digits.data(), digits.data() + digits.size(), offset);
-    if (digits.empty() || error != std::errc() || stop != digits.data() + digits.size())
+    const std::optional<std::uint64_t> offset = to_number<std::uint64_t>(digits);
+    if (!offset)
       fail("{}, line {}: not a key, a tab and an offset: make it again with rec2idx, or remove it",
            name.string(), number);
     if (const std::string_view reason = unsafe_member_name(key); !reason.empty())
       fail("{}, line {}: the key {}", name.string(), number, reason);
-    if (!keys.keys_.emplace(offset, key).second)
-      fail("{}, line {}: a second key for the record at offset {}", name.string(), number, offset);
+    if (!keys.keys_.emplace(*offset, key).second)
+      fail("{}, line {}: a second key for the record at offset {}", name.string(), number, *offset);
   }
   return keys;
 }

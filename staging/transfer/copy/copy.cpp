@@ -115,9 +115,7 @@ void Copy::repair(std::size_t file, const std::function<void(std::size_t chunk)>
 
 void Copy::damaged(std::size_t file, const pack::Digest& digest) const {
   fail(
-      "{} does not match its index (xxh3 {}, {} expected): damaged, or changed after it was packed; run "
-      "lockstep-pack "
-      "verify, then pack again",
+      "{} does not match its index (xxh3 {}, {} expected): damaged, or changed after it was packed; run lockstep-pack verify, then pack again",
       (options_.source / files_[file].name).string(), pack::to_hex(digest),
       pack::to_hex(*files_[file].digest));
 }

@@ -43,9 +43,7 @@ UniqueFd SourceFiles::open(std::size_t file) {
   const std::optional<FileState>& listed = files_[file].state;
   if (listed && listed->inode == 0 && !listed->fits(now)) {
     fail(
-        "{} is not what the first node sees (other size or time); stage it again when nobody writes to it, "
-        "and "
-        "all nodes see the same",
+        "{} is not what the first node sees (other size or time); stage it again when nobody writes to it, and all nodes see the same",
         path.string());
   }
   if (now.size != files_[file].size || (listed && !listed->fits(now))) changed(path);

@@ -3,9 +3,9 @@
 #include <poll.h>
 
 #include <algorithm>
-#include <charconv>
 
 #include "common/error.h"
+#include "common/leaf/number.h"
 #include "common/sockets.h"
 #include "staging/transfer/exchange/munge_credential.h"
 
@@ -90,11 +90,9 @@ std::vector<std::string> words_of(const std::string& line) {
 }
 
 std::uint64_t parse_number(const std::string& word) {
-  std::uint64_t number = 0;
-  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), number);
-  if (error != std::errc() || end != word.data() + word.size())
-    throw PeerError("'" + word + "' is not a number");
-  return number;
+  const std::optional<std::uint64_t> number = to_number<std::uint64_t>(word);
+  if (!number) throw PeerError("'" + word + "' is not a number");
+  return *number;
 }
 
 }  // namespace lockstep::transfer

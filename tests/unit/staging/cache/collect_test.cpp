@@ -75,20 +75,6 @@ TEST_F(CacheGc, TheLockOfAnObjectThatIsAboutToBeMadeStays) {
   EXPECT_THAT(names(cache() / "locks"), testing::Contains("a"));
 }
 
-TEST_F(CacheGc, AnEvictedPartialCopyLeavesNothing) {
-  const StoreOptions options{.quota = kUnit, .total = 0, .claims_folder = {}, .keep = seconds(0)};
-  Store store(cache(), options);
-  {
-    const ObjectLock lock = store.lock("half", LockKind::exclusive);
-    Incoming copy = store.begin("half", kUnit / 2);
-    FileSystem::real().write_file(copy.files() / "data", std::string(kUnit / 2, 'x'), 0600);
-    copy.keep();
-  }
-  publish(store, "a", std::string(kUnit, 'x'));
-  EXPECT_THAT(names(cache() / "objects"), ElementsAre("a"));
-  EXPECT_THAT(names(cache() / "locks"), ElementsAre(".room", "a"));
-}
-
 TEST_F(CacheOfANode, TheUsersQuotaDoesNotLimitTheSharedStore) {
   Store shared(cache() / "shared");
   ASSERT_EQ(::chmod((cache() / "shared").c_str(), 0755), 0);

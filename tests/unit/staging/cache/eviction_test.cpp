@@ -232,6 +232,7 @@ TEST_F(CacheEviction, APartialCopyIsEvictedOnlyIfObjectsAreNotEnough) {
   EXPECT_THAT(objects(), ElementsAre(".incoming-" + std::string(kB), kC));
   publish_units(store, "d", 4);
   EXPECT_THAT(objects(), ElementsAre("d"));
+  EXPECT_THAT(names(cache() / "locks"), ElementsAre(".room", "d"));
 }
 
 TEST_F(CacheEviction, ManyProcessesNeverExceedTheQuota) {

@@ -105,6 +105,13 @@ std::future<Verdict> node(const Srun& srun, const Hello& who, const Verdict& out
   });
 }
 
+void expect_two_nodes_agree(const Srun& srun) {
+  std::future<Verdict> first = node(srun, hello(0, 2), {true, ""});
+  std::future<Verdict> second = node(srun, hello(1, 2), {true, ""});
+  EXPECT_TRUE(first.get().good);
+  EXPECT_TRUE(second.get().good);
+}
+
 // A node that connects, introduces itself, perhaps reports its outcome, and then sends nothing more, as a
 // stopped process does.
 std::unique_ptr<SecureConnection> silent_node(const Srun& srun, const Hello& who,
@@ -282,10 +289,7 @@ TEST(Rendezvous, ANodeWithAWrongKeyIsIgnored) {
   RendezvousAddress wrong = srun.address();
   wrong.key = "another";
   EXPECT_THROW(Rendezvous(wrong, hello(0, 2), kIgnore).agree({true, ""}), Error);
-  std::future<Verdict> first = node(srun, hello(0, 2), {true, ""});
-  std::future<Verdict> second = node(srun, hello(1, 2), {true, ""});
-  EXPECT_TRUE(first.get().good);
-  EXPECT_TRUE(second.get().good);
+  expect_two_nodes_agree(srun);
 }
 
 TEST(Rendezvous, ANodeThatSaysThatItIsAnotherOneIsRefused) {
@@ -294,9 +298,7 @@ TEST(Rendezvous, ANodeThatSaysThatItIsAnotherOneIsRefused) {
   liar.connect(hello(0, 2).client_name(), kLong);
   liar.send_line(hello(1, 2).to_text());
   EXPECT_THROW(liar.receive_line(1000, kLong), PeerLost);
-  std::future<Verdict> first = node(srun, hello(0, 2), {true, ""});
-  EXPECT_TRUE(node(srun, hello(1, 2), {true, ""}).get().good);
-  EXPECT_TRUE(first.get().good);
+  expect_two_nodes_agree(srun);
 }
 
 TEST(Rendezvous, UnauthenticatedConnectionsDoNotDisturb) {
@@ -309,10 +311,7 @@ TEST(Rendezvous, UnauthenticatedConnectionsDoNotDisturb) {
     [[maybe_unused]] const ssize_t put =
         ::send(connections.back().get(), text.data(), text.size(), MSG_NOSIGNAL);
   }
-  std::future<Verdict> first = node(srun, hello(0, 2), {true, ""});
-  std::future<Verdict> second = node(srun, hello(1, 2), {true, ""});
-  EXPECT_TRUE(first.get().good);
-  EXPECT_TRUE(second.get().good);
+  expect_two_nodes_agree(srun);
 }
 
 TEST(Rendezvous, ASecondProcessCannotTakeThePlaceOfANodeThatIsConnected) {

@@ -117,23 +117,19 @@ TEST_F(StageStep, AChangedSourceIsStagedAgainOnAllNodes) {
   const fs::path pack = make_large_pack("p", 30);
   write("plain/a", "first");
   const std::vector<std::string> sources{pack.string(), at("plain")};
-  const auto on_nodes = [&](const std::vector<int>& numbers) {
+  const auto on_both_nodes = [&] {
     Srun srun;
-    std::vector<pid_t> nodes;
-    for (std::size_t i = 0; i < numbers.size(); ++i)
-      nodes.push_back(start({"--nodes", std::to_string(numbers.size()), "--node-id", std::to_string(i)},
-                            sources, numbers[i]));
-    for (const pid_t node : nodes) EXPECT_EQ(end_of(node), 0) << said(0) << said(1);
+    expect_ends(start_nodes(2, {}, sources), 0);
     EXPECT_THAT(srun.end(), IsEmpty());
   };
-  on_nodes({0, 1});
+  on_both_nodes();
   write("plain/a", "second");
   ASSERT_EQ(step({}, sources, 0), 0) << said(0);  // node 1 keeps the first version
   EXPECT_EQ(read(data("plain/a", 1)), "first");
-  on_nodes({0, 1});
+  on_both_nodes();
   for (const int node : {0, 1}) EXPECT_EQ(read(data("plain/a", node)), "second") << node;
   write("plain/a", "third");
-  on_nodes({0, 1});
+  on_both_nodes();
   for (const int node : {0, 1}) EXPECT_EQ(read(data("plain/a", node)), "third") << node;
 }
 
@@ -194,8 +190,7 @@ TEST_F(StageStep, TheHelperEndsWithItsCallerUntilTheStepMayStart) {
   const fs::path pack = make_big_pack("p");
   int port = 0;
   const UniqueFd silent = listen_on(0, 0, port);  // srun, which does not answer
-  ::setenv("LOCKSTEP_RENDEZVOUS", fmt::format("{} 127.0.0.1", port).c_str(), 1);
-  ::setenv("LOCKSTEP_RENDEZVOUS_KEY", kKey, 1);
+  const SrunAddress address(port);
   Tasks tasks;
   const pid_t pid =
       start({"--mode", "background", "--watch-fd", tasks.word(), "--nodes", "2"}, {pack.string()});
@@ -204,7 +199,6 @@ TEST_F(StageStep, TheHelperEndsWithItsCallerUntilTheStepMayStart) {
   EXPECT_EQ(end_of(pid), 128 + SIGTERM);
   int status = 0;
   EXPECT_GT(::wait(&status), 0);
-  ::unsetenv("LOCKSTEP_RENDEZVOUS");
 }
 
 TEST_F(StageStep, AFailureInTheBackgroundIsOneLineAndTheLinksStay) {
@@ -274,24 +268,16 @@ TEST_F(StageStep, NodesOfAStepReadTheSourceOnce) {
       FileSystem::real().remove_all(folder_ / fmt::format("cache{}", node));
     const Tasks tasks;
     Srun srun;
-    std::vector<pid_t> nodes;
-    nodes.reserve(3);
-    for (int node = 0; node < 3; ++node) {
-      const std::string records = at(fmt::format("records{}", node));
-      fs::create_directories(records);
-      nodes.push_back(start({"--nodes", "3", "--node-id", std::to_string(node), "--node-list", "n[1-3]",
-                             "--mode", mode, "--watch-fd", tasks.word(), "--record", records},
-                            {pack.string()}, node));
-    }
-    for (int node = 0; node < 3; ++node)
-      EXPECT_EQ(end_of(nodes[static_cast<std::size_t>(node)]), 0) << said(node);
+    const auto records = [&](int node) -> std::vector<std::string> {
+      fs::create_directories(at(fmt::format("records{}", node)));
+      return {"--record", at(fmt::format("records{}", node))};
+    };
+    expect_ends(start_nodes(3, {"--mode", mode, "--watch-fd", tasks.word()}, {pack.string()}, records), 0);
     if (std::string(mode) == "background") {
       for (int node = 0; node < 3; ++node) EXPECT_GT(::wait(nullptr), 0);
     }
     EXPECT_THAT(srun.end(), IsEmpty());
     std::uint64_t from_source = 0;
-    std::uint64_t size = 0;
-    for (const auto& [name, content] : content_of(pack)) size += content.size();
     for (int node = 0; node < 3; ++node) {
       EXPECT_EQ(content_of(data("p", node)), content_of(pack));
       EXPECT_FALSE(fs::is_symlink(data("p/shard-000000.tar", node)));
@@ -300,7 +286,7 @@ TEST_F(StageStep, NodesOfAStepReadTheSourceOnce) {
       EXPECT_EQ(about.at("state"), "done");
       from_source += about.at("sources").at(0).at("from_source").get<std::uint64_t>();
     }
-    EXPECT_EQ(from_source, size);
+    EXPECT_EQ(from_source, size_of(pack));
   }
 }
 
@@ -328,15 +314,10 @@ TEST_F(StageStep, NodesOfOtherReleasesStageAlone) {
 TEST_F(StageStep, ANodeThatReadsFromTheSourceLeavesTheOthersTheirCopy) {
   const fs::path pack = make_big_pack("p");
   Srun srun;
-  std::vector<pid_t> nodes;
-  nodes.reserve(3);
-  for (int node = 0; node < 2; ++node) {
-    nodes.push_back(start({"--nodes", "2", "--node-id", std::to_string(node), "--node-list", "n[1-2]",
-                           "--on-error", "source", "--quota", node == 0 ? "0" : "1000"},
-                          {pack.string()}, node));
-  }
-  for (int node = 0; node < 2; ++node)
-    EXPECT_EQ(end_of(nodes[static_cast<std::size_t>(node)]), 0) << said(node);
+  const auto quota = [](int node) -> std::vector<std::string> {
+    return {"--quota", node == 0 ? "0" : "1000"};
+  };
+  expect_ends(start_nodes(2, {"--on-error", "source"}, {pack.string()}, quota), 0);
   EXPECT_THAT(srun.end(), IsEmpty());
   EXPECT_FALSE(fs::is_symlink(data("p", 0)));
   EXPECT_EQ(fs::read_symlink(data("p", 1)), pack);
@@ -347,14 +328,9 @@ TEST_F(StageStep, AnUnreachableSrunIsOneLine) {
   const fs::path pack = make_big_pack("p");
   int port = 0;
   { const UniqueFd closed = listen_on(0, 0, port); }
-  ::setenv("LOCKSTEP_RENDEZVOUS", fmt::format("{} 127.0.0.1", port).c_str(), 1);
-  ::setenv("LOCKSTEP_RENDEZVOUS_KEY", kKey, 1);
-  const pid_t first = start({"--nodes", "2", "--node-id", "0"}, {pack.string()}, 0);
-  const pid_t second = start({"--nodes", "2", "--node-id", "1"}, {pack.string()}, 1);
-  EXPECT_EQ(end_of(first), 1);
-  EXPECT_EQ(end_of(second), 1);
+  const SrunAddress address(port);
+  expect_ends(start_nodes(2, {}, {pack.string()}), 1);
   EXPECT_EQ(lines(said(0)) + lines(said(1)), 1) << said(0) << said(1);
-  ::unsetenv("LOCKSTEP_RENDEZVOUS");
 }
 
 }  // namespace

@@ -82,6 +82,15 @@ class StageStepFaults : public StageStep {
     const std::string status = staging_test::read(fmt::format("/proc/{}/stat", pid));
     return status.find(") S ") != std::string::npos;
   }
+  /// Starts two nodes, slowly. Returns when both copy.
+  std::vector<pid_t> start_two_that_copy(const fs::path& pack) const {
+    std::vector<pid_t> nodes = start_nodes(2, {"--on-error", "source", "--bandwidth", "2000000"},
+                                           {pack.string()}, [this](int node) -> std::vector<std::string> {
+                                             return {"--record", node == 1 ? at("records") : ""};
+                                           });
+    EXPECT_TRUE(wait_for([&] { return copies("index.lockstep", 0) && copies("shard-000000.tar", 1); }));
+    return nodes;
+  }
   /// Waits for the helper, which must end with code 0.
   void wait_for_helper() const {
     int status = 0;
@@ -93,17 +102,9 @@ class StageStepFaults : public StageStep {
 TEST_F(StageStepFaults, IfAllNodesLoseSrunTheyEndInTheSameWay) {
   const fs::path pack = make_big_pack("p");
   Srun srun(std::chrono::milliseconds(1));
-  std::vector<pid_t> nodes;
-  nodes.reserve(3);
-  for (int node = 0; node < 2; ++node) {
-    nodes.push_back(start({"--nodes", "2", "--node-id", std::to_string(node), "--node-list", "n[1-2]",
-                           "--on-error", "source", "--bandwidth", "2000000"},
-                          {pack.string()}, node));
-  }
-  EXPECT_TRUE(wait_for([&] { return copies("index.lockstep", 0) && copies("shard-000000.tar", 1); }));
+  const std::vector<pid_t> nodes = start_two_that_copy(pack);
   srun.end();
-  for (int node = 0; node < 2; ++node)
-    EXPECT_EQ(end_of(nodes[static_cast<std::size_t>(node)]), 1) << said(node);
+  expect_ends(nodes, 1);
   EXPECT_THAT(said(0), HasSubstr("srun's rendezvous"));
   EXPECT_EQ(lines(said(0)) + lines(said(1)), 1) << said(0) << said(1);
 }
@@ -127,14 +128,7 @@ TEST_F(StageStepFaults, IfTheNodeCannotStageTheStepMayReadFromTheSource) {
 TEST_F(StageStepFaults, IfANodeIsLostNoOtherStartsTheStepWithoutIt) {
   const fs::path pack = make_big_pack("p");
   Srun srun;
-  std::vector<pid_t> nodes;
-  nodes.reserve(2);
-  for (int node = 0; node < 2; ++node) {
-    nodes.push_back(start({"--nodes", "2", "--node-id", std::to_string(node), "--node-list", "n[1-2]",
-                           "--on-error", "source", "--bandwidth", "2000000"},
-                          {pack.string()}, node));
-  }
-  EXPECT_TRUE(wait_for([&] { return copies("index.lockstep", 0) && copies("shard-000000.tar", 1); }));
+  const std::vector<pid_t> nodes = start_two_that_copy(pack);
   ::kill(nodes[1], SIGKILL);
   EXPECT_EQ(end_of(nodes[1]), 128 + SIGKILL);
   EXPECT_EQ(end_of(nodes[0]), 1) << said();
@@ -144,17 +138,9 @@ TEST_F(StageStepFaults, IfANodeIsLostNoOtherStartsTheStepWithoutIt) {
 TEST_F(StageStepFaults, ANodeThatLosesSrunWhileItStagesDoesNotContinueAlone) {
   const fs::path pack = make_big_pack("p");
   Srun srun;
-  std::vector<pid_t> nodes;
-  for (int node = 0; node < 2; ++node) {
-    nodes.push_back(
-        start({"--nodes", "2", "--node-id", std::to_string(node), "--node-list", "n[1-2]", "--on-error",
-               "source", "--bandwidth", "2000000", "--record", node == 1 ? at("records") : ""},
-              {pack.string()}, node));
-  }
-  EXPECT_TRUE(wait_for([&] { return copies("index.lockstep", 0) && copies("shard-000000.tar", 1); }));
+  const std::vector<pid_t> nodes = start_two_that_copy(pack);
   cut_connection(staging_test::child_of(nodes[1]));
-  EXPECT_EQ(end_of(nodes[1]), 1) << said(1);
-  EXPECT_EQ(end_of(nodes[0]), 1) << said(0);
+  expect_ends(nodes, 1);
   EXPECT_EQ(srun.end(), "n2: disconnected while it was staging\n");
   EXPECT_EQ(record().at("state"), "failed");
 }
@@ -163,31 +149,27 @@ TEST_F(StageStepFaults, ANodeThatLosesSrunOnceItHasItsDataAsksAgain) {
   const fs::path pack = make_big_pack("p");
   ASSERT_EQ(step({}, {pack.string()}, 1), 0);
   Srun srun;
-  std::vector<pid_t> nodes;
-  for (int node = 0; node < 2; ++node) {
-    nodes.push_back(
-        start({"--nodes", "2", "--node-id", std::to_string(node), "--node-list", "n[1-2]", "--cooperate",
-               "off", "--bandwidth", "5000000", "--record", node == 1 ? at("records") : ""},
-              {pack.string()}, node));
-  }
+  const std::vector<pid_t> nodes = start_nodes(2, {"--cooperate", "off", "--bandwidth", "5000000"},
+                                               {pack.string()}, [this](int node) -> std::vector<std::string> {
+                                                 return {"--record", node == 1 ? at("records") : ""};
+                                               });
   EXPECT_TRUE(wait_for([&] {
     return copies("shard-000000.tar", 0) && fs::exists(folder_ / "records/staging.json") &&
            sleeps(staging_test::child_of(nodes[1]));
   }));
   cut_connection(staging_test::child_of(nodes[1]));
-  for (int node = 0; node < 2; ++node)
-    EXPECT_EQ(end_of(nodes[static_cast<std::size_t>(node)]), 0) << said(node);
+  expect_ends(nodes, 0);
   EXPECT_THAT(srun.end(), IsEmpty());
 }
 
 TEST_F(StageStepFaults, ANodeThatCannotReachSrunDoesNotContinueAlone) {
   const fs::path pack = make_large_pack("p", 30);
-  ::setenv("LOCKSTEP_RENDEZVOUS", "1 127.0.0.1", 1);
-  ::setenv("LOCKSTEP_RENDEZVOUS_KEY", staging_test::kKey, 1);
   const std::vector<std::string> words{"--nodes", "2", "--node-list", "n[1-2]", "--on-error", "source"};
-  EXPECT_EQ(step(words, {pack.string()}), 1);
+  {
+    const SrunAddress nobody(1);
+    EXPECT_EQ(step(words, {pack.string()}), 1);
+  }
   EXPECT_EQ(lines(said()), 1) << said();
-  ::unsetenv("LOCKSTEP_RENDEZVOUS");
   EXPECT_EQ(step(words, {pack.string()}), 0) << "no node has a rendezvous: " << said();
 }
 
@@ -228,8 +210,7 @@ TEST_F(StageStepFaults, AHelperThatIsKilledBeforeTheStepStartsReportsItsSignalTo
   const fs::path pack = make_large_pack("p", 30);
   int port = 0;
   const UniqueFd silent = listen_on(0, 0, port);  // srun, which does not answer
-  ::setenv("LOCKSTEP_RENDEZVOUS", fmt::format("{} 127.0.0.1", port).c_str(), 1);
-  ::setenv("LOCKSTEP_RENDEZVOUS_KEY", staging_test::kKey, 1);
+  const SrunAddress address(port);
   Tasks tasks;
   const pid_t caller =
       start({"--mode", "background", "--watch-fd", tasks.word(), "--nodes", "2"}, {pack.string()});
@@ -237,7 +218,6 @@ TEST_F(StageStepFaults, AHelperThatIsKilledBeforeTheStepStartsReportsItsSignalTo
   ::kill(helper_of(pack, caller), SIGKILL);
   EXPECT_EQ(end_of(caller), 128 + SIGKILL);
   EXPECT_EQ(said(), "");
-  ::unsetenv("LOCKSTEP_RENDEZVOUS");
   while (::wait(nullptr) > 0) {
   }
 }
@@ -361,14 +341,7 @@ TEST_F(StageStepFaults, ANodeThatHasAnEarlierVersionGetsThatOfTheOthers) {
   fs::remove_all(folder_ / "p.src");
   make_large_pack("p", 31);
   Srun srun;
-  std::vector<pid_t> nodes;
-  nodes.reserve(3);
-  for (int node = 0; node < 2; ++node) {
-    nodes.push_back(start({"--nodes", "2", "--node-id", std::to_string(node), "--node-list", "n[1-2]"},
-                          {pack.string()}, node));
-  }
-  for (int node = 0; node < 2; ++node)
-    EXPECT_EQ(end_of(nodes[static_cast<std::size_t>(node)]), 0) << said(node);
+  expect_ends(start_nodes(2, {}, {pack.string()}), 0);
   EXPECT_THAT(srun.end(), IsEmpty());
   for (int node = 0; node < 2; ++node) EXPECT_TRUE(content_of(data("p", node)) == content_of(pack)) << node;
   EXPECT_THAT(said(0), HasSubstr("changed after an earlier step of this job staged it"));
@@ -380,13 +353,7 @@ TEST_F(StageStepFaults, FailuresThatOnlyFollowFromAnotherNodesAreNotReported) {
   fs::remove_all(pack);
   fs::create_directory(pack);
   Srun srun;
-  std::vector<pid_t> nodes;
-  nodes.reserve(3);
-  for (int node = 0; node < 3; ++node) {
-    nodes.push_back(start({"--nodes", "3", "--node-id", std::to_string(node), "--node-list", "n[1-3]"},
-                          {pack.string()}, node));
-  }
-  for (int node = 0; node < 3; ++node) EXPECT_EQ(end_of(nodes[static_cast<std::size_t>(node)]), 1);
+  expect_ends(start_nodes(3, {}, {pack.string()}), 1);
   const std::string line = srun.end();
   EXPECT_THAT(line, HasSubstr("is empty"));
   EXPECT_THAT(line, Not(HasSubstr("has left")));

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <thread>
 
 #include "common/files.h"
@@ -82,6 +83,26 @@ class StageStep : public StagingTest {
       ::_exit(127);
     });
   }
+  /// Starts the step on nodes 0 … count - 1. `of_node` gives further options of one node.
+  std::vector<pid_t> start_nodes(
+      int count, const std::vector<std::string>& more, const std::vector<std::string>& sources,
+      const std::function<std::vector<std::string>(int node)>& of_node = {}) const {
+    std::vector<pid_t> nodes;
+    for (int node = 0; node < count; ++node) {
+      std::vector<std::string> words{"--nodes",     std::to_string(count),
+                                     "--node-id",   std::to_string(node),
+                                     "--node-list", fmt::format("n[1-{}]", count)};
+      words.insert(words.end(), more.begin(), more.end());
+      const std::vector<std::string> own = of_node ? of_node(node) : std::vector<std::string>();
+      words.insert(words.end(), own.begin(), own.end());
+      nodes.push_back(start(words, sources, node));
+    }
+    return nodes;
+  }
+  void expect_ends(const std::vector<pid_t>& nodes, int code) const {
+    for (std::size_t node = 0; node < nodes.size(); ++node)
+      EXPECT_EQ(end_of(nodes[node]), code) << said(static_cast<int>(node));
+  }
   int step(const std::vector<std::string>& more, const std::vector<std::string>& sources,
            int node = 0) const {
     return end_of(start(more, sources, node));
@@ -104,6 +125,18 @@ class StageStep : public StagingTest {
   std::string lease_file(const std::string& step) const { return at("cache0/leases/held/" + step); }
 };
 
+/// Where the nodes of a step look for srun, as long as this object lives.
+class SrunAddress {
+ public:
+  explicit SrunAddress(int port) {
+    ::setenv("LOCKSTEP_RENDEZVOUS", fmt::format("{} 127.0.0.1", port).c_str(), 1);
+    ::setenv("LOCKSTEP_RENDEZVOUS_KEY", kKey, 1);
+  }
+  ~SrunAddress() { ::unsetenv("LOCKSTEP_RENDEZVOUS"); }
+  SrunAddress(const SrunAddress&) = delete;
+  SrunAddress& operator=(const SrunAddress&) = delete;
+};
+
 /// srun's side of a step of several nodes.
 class Srun {
   // A node is forked while the server's thread runs. If that thread holds a lock of OpenSSL at that moment, as it does
@@ -124,8 +157,7 @@ class Srun {
   explicit Srun(std::chrono::milliseconds drain = transfer::RendezvousServer::Options().drain_timeout) {
     int port = 0;
     UniqueFd socket = listen_on(0, 0, port);
-    ::setenv("LOCKSTEP_RENDEZVOUS", fmt::format("{} 127.0.0.1", port).c_str(), 1);
-    ::setenv("LOCKSTEP_RENDEZVOUS_KEY", kKey, 1);
+    address_.emplace(port);
     int ends[2];
     if (::pipe2(ends, O_CLOEXEC) != 0) fail_errno("pipe");
     alive_.reset(ends[0]);
@@ -145,11 +177,12 @@ class Srun {
     end_.reset();
     if (thread_.joinable()) thread_.join();
     server_.reset();  // as a process that ends, it closes its connections
-    ::unsetenv("LOCKSTEP_RENDEZVOUS");
+    address_.reset();
     return said_;
   }
 
  private:
+  std::optional<SrunAddress> address_;
   UniqueFd alive_, end_;
   std::string said_;
   std::unique_ptr<transfer::RendezvousServer> server_;

@@ -99,9 +99,8 @@ TEST_F(TransferNodes, NodeThatHasItServesTheOthersAndTheSourceIsNotRead) {
 
 TEST_F(TransferNodes, NodeWhoseCacheLiesInTheSourceIsNamed) {
   const fs::path plain = make_plain(40);
-  NodeChange inside;
-  inside.options = [&](PutOptions& options) { options.cache_dir = plain / "cache"; };
-  for (const NodeEnd& end : put_on(2, plain, {{1, inside}})) {
+  for (const NodeEnd& end : put_on(
+           2, plain, {{1, {.options = [&](PutOptions& options) { options.cache_dir = plain / "cache"; }}}})) {
     EXPECT_EQ(end.code, 1);
     EXPECT_THAT(end.error, HasSubstr("cache lies in it"));
   }
@@ -131,10 +130,8 @@ TEST_F(TransferNodes, NodeThatIsKilledEndsTheOthersByNameAndTheNextCallGoesOn) {
   SourceReads dies(pack, [](const SourceRead& read) {
     if (read.n == 6) ::raise(SIGKILL);
   });
-  NodeChange killed;
-  killed.system = &dies;
   const auto begin = steady_clock::now();
-  const auto ends = put_on(3, pack, {{1, killed}});
+  const auto ends = put_on(3, pack, {{1, {.system = &dies}}});
   EXPECT_LT(steady_clock::now() - begin, seconds(60));
   EXPECT_EQ(ends[1].code, 128 + SIGKILL);
   for (const std::size_t node : {0U, 2U}) {
@@ -159,10 +156,8 @@ TEST_F(TransferNodes, SlowNodeIsHelpedAndDoesNotDelayTheOthers) {
   const fs::path pack = make_large_pack("p", 300);
   SourceReads slow(pack,
                    [](const SourceRead&) { std::this_thread::sleep_for(std::chrono::milliseconds(600)); });
-  NodeChange change;
-  change.system = &slow;
   const auto begin = steady_clock::now();
-  const auto ends = put_on(2, pack, {{1, change}});
+  const auto ends = put_on(2, pack, {{1, {.system = &slow}}});
   EXPECT_EQ(expect_good(ends, pack), size_of(pack));
   // Without help it would read half of 56 chunks, two at a time, which takes more than 8 s.
   EXPECT_LT(steady_clock::now() - begin, seconds(8));
@@ -177,9 +172,7 @@ TEST_F(TransferNodes, NodeThatSendsOtherBytesThanTheSourceHasIsFoundAndNamed) {
     if (read.file.extension() == ".tar" && first.compare_exchange_strong(none, read.n))
       bytes[bytes.size() / 2] ^= std::byte{1};
   });
-  NodeChange liar;
-  liar.system = &lies;
-  const auto ends = put_on(3, pack, {{1, liar}});
+  const auto ends = put_on(3, pack, {{1, {.system = &lies}}});
   expect_good(ends, pack);
   // The node that is complete first may repair the chunk before the other one gets it.
   EXPECT_THAT(ends[0].note() + ends[2].note(), HasSubstr("127.0.0.1 sent other bytes"));
@@ -189,8 +182,6 @@ TEST_F(TransferNodes, DamagedFileOfAHolderIsReadFromTheSourceOnceAndTheHolderGet
   const fs::path pack = make_large_pack("p", 300);
   const fs::path plain = make_plain(10);
   write("d/large", std::string(2'000'000, 'l'));
-  NodeChange unchecked;
-  unchecked.options = [](PutOptions& options) { options.verify = Verify::off; };
   const std::map<fs::path, std::string> damaged{{pack, "shard-000001.tar"}, {plain, "large"}};
   for (const auto& [source, file] : damaged) {
     SCOPED_TRACE(source);
@@ -199,7 +190,8 @@ TEST_F(TransferNodes, DamagedFileOfAHolderIsReadFromTheSourceOnceAndTheHolderGet
     alone.chunk_bytes = kChunk;
     const PutResult before = put({source.string()}, alone).at(0);
     staging_test::flip_byte(before.path / file, 10);
-    const auto ends = put_on(3, source, {{1, unchecked}});
+    const auto ends =
+        put_on(3, source, {{1, {.options = [](PutOptions& options) { options.verify = Verify::off; }}}});
     const std::uint64_t list = source == pack ? fs::file_size(pack / pack::kIndexName) : 0;
     EXPECT_EQ(expect_good(ends, source), fs::file_size(source / file) + list);
     EXPECT_THAT(ends[1].note(), HasSubstr("was damaged"));
@@ -213,9 +205,8 @@ TEST_F(TransferNodes, NodeThatSeesOtherFilesUnderTheSameNameReadsNoneOfThem) {
   write("d/x", std::string(600'000, 'a'));
   write("view/x", std::string(600'000, 'b'));
   fs::last_write_time(folder_ / "view/x", fs::file_time_type::clock::now() - std::chrono::hours(1));
-  NodeChange other;
-  other.before = [&] { see_instead(folder_ / "d", folder_ / "view"); };
-  const auto ends = put_on(2, folder_ / "d", {{1, other}});
+  const auto ends =
+      put_on(2, folder_ / "d", {{1, {.before = [&] { see_instead(folder_ / "d", folder_ / "view"); }}}});
   for (const NodeEnd& end : ends) {
     EXPECT_EQ(end.code, 1);
     EXPECT_THAT(end.error, HasSubstr("is not what"));
@@ -260,17 +251,13 @@ class FlipsInMemory : public FileSystem {
 TEST_F(TransferNodes, BitThatFlipsWhileTheDiskIsReadBackIsRepaired) {
   const fs::path pack = make_large_pack("p", 300);
   FlipsInMemory flips;
-  NodeChange change;
-  change.system = &flips;
-  expect_good(put_on(2, pack, {{1, change}}), pack);
+  expect_good(put_on(2, pack, {{1, {.system = &flips}}}), pack);
 }
 
 TEST_F(TransferNodes, BitThatFlipsOnTheWayIsFoundOnArrival) {
   const fs::path pack = make_large_pack("p", 300);
   FlipsOnTheWay flips;
-  NodeChange change;
-  change.system = &flips;
-  const auto ends = put_on(2, pack, {{1, change}});
+  const auto ends = put_on(2, pack, {{1, {.system = &flips}}});
   EXPECT_EQ(expect_good(ends, pack), size_of(pack));
   EXPECT_THAT(ends[0].note() + ends[1].note(), HasSubstr("arrived damaged"));
 }
@@ -293,9 +280,7 @@ class Full : public FileSystem {
 TEST_F(TransferNodes, FullDiskOnOneNodeFailsAllWithItsName) {
   const fs::path pack = make_large_pack("p", 300);
   Full full;
-  NodeChange change;
-  change.system = &full;
-  const auto ends = put_on(3, pack, {{1, change}});
+  const auto ends = put_on(3, pack, {{1, {.system = &full}}});
   for (const NodeEnd& end : ends) {
     EXPECT_EQ(end.code, 1);
     EXPECT_THAT(end.error, HasSubstr("No space left on device"));
@@ -307,9 +292,7 @@ TEST_F(TransferNodes, FullDiskOnOneNodeFailsAllWithItsName) {
 TEST_F(TransferNodes, NodeThatNeverComesIsNamed) {
   wait_seconds_ = 1;
   const fs::path pack = make_large_pack("p", 50);
-  NodeChange absent;
-  absent.absent = true;
-  const auto ends = put_on(3, pack, {{2, absent}});
+  const auto ends = put_on(3, pack, {{2, {.absent = true}}});
   ASSERT_EQ(ends.size(), 2U);
   for (const NodeEnd& end : ends) {
     EXPECT_EQ(end.code, 1);
@@ -320,9 +303,7 @@ TEST_F(TransferNodes, NodeThatNeverComesIsNamed) {
 TEST_F(TransferNodes, NodeWithAnotherKeyIsRefused) {
   wait_seconds_ = 1;
   const fs::path pack = make_large_pack("p", 50);
-  NodeChange intruder;
-  intruder.key = "guessed";
-  const auto ends = put_on(2, pack, {{1, intruder}});
+  const auto ends = put_on(2, pack, {{1, {.key = "guessed"}}});
   EXPECT_EQ(ends[0].code, 1);
   EXPECT_THAT(ends[0].error, HasSubstr("did not reach"));
   EXPECT_EQ(ends[1].code, 1);

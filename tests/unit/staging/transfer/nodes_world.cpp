@@ -98,9 +98,7 @@ void NodesTest::start_until_the_last_stops(const fs::path& pack) {
   SourceReads stops(pack, [](const SourceRead& read) {
     if (read.n == 6) stop_this_node();
   });
-  NodeChange stopped;
-  stopped.system = &stops;
-  start(3, pack, {{2, stopped}});
+  start(3, pack, {{2, {.system = &stops}}});
   wait_until_stopped(2);
 }
 

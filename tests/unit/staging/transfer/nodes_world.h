@@ -38,10 +38,10 @@ struct NodeChange {
   FileSystem* system = nullptr;
   std::string key = "secret";
   std::string host = "127.0.0.1";
-  std::function<void()> before;  ///< in its process
-  std::function<void(PutOptions&)> options;
+  std::function<void()> before{};  ///< in its process
+  std::function<void(PutOptions&)> options{};
   /// Replaces the work of its process.
-  std::function<void(const NodesOptions&)> instead;
+  std::function<void(const NodesOptions&)> instead{};
   bool absent = false;
 };
 

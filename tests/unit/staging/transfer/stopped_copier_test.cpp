@@ -40,9 +40,9 @@ class StoppedCopier : public staging_test::StagingTest {
   }
   PutResult put_one(milliseconds patience) const { return put({pack_.string()}, options(patience)).at(0); }
   /// Starts a process that copies a part and then stops, as after kill -STOP.
-  pid_t start_and_stop() const {
+  pid_t start_and_stop(milliseconds patience = milliseconds(0)) const {
     const pid_t copier = start_child([&] {
-      PutOptions stopping = options(milliseconds(0));
+      PutOptions stopping = options(patience);
       int chunks = 0;
       stopping.progress = [&](const std::string&, std::uint64_t, std::uint64_t) {
         if (++chunks == 5) ::raise(SIGSTOP);
@@ -86,17 +86,7 @@ TEST_F(StoppedCopier, IsLeftAloneAndGoesOnWithoutHarm) {
 
 TEST_F(StoppedCopier, TwoOfThemAreLeftAlone) {
   const pid_t first = start_and_stop();
-  const pid_t second = start_child([&] {
-    PutOptions stopping = options(milliseconds(500));
-    int chunks = 0;
-    stopping.progress = [&](const std::string&, std::uint64_t, std::uint64_t) {
-      if (++chunks == 5) ::raise(SIGSTOP);
-    };
-    put({pack_.string()}, stopping);
-  });
-  int status = 0;
-  ASSERT_EQ(::waitpid(second, &status, WUNTRACED), second);
-  ASSERT_TRUE(WIFSTOPPED(status));
+  const pid_t second = start_and_stop(milliseconds(500));
   EXPECT_EQ(content_of(put_one(milliseconds(500)).path), content_of(pack_));
   for (const pid_t copier : {first, second}) {
     ::kill(copier, SIGCONT);

@@ -146,62 +146,53 @@ void give(const Asked& asked, ObjectChunks& provider, std::size_t count) {
   }
 }
 
-TEST_F(ExchangeFaults, NodeThatAcceptsAndNeverAnswersIsReplacedByTheSource) {
+/// Answers a subscription in this way, on an authenticated connection.
+Serve answers(std::function<void(const Asked&)> answer) {
+  return [answer = std::move(answer)](UniqueFd socket, const std::string& key) {
+    converse(std::move(socket), key, answer);
+  };
+}
+
+TEST_F(ExchangeFaults, NodeThatBreaksOffIsReplacedByTheSource) {
   const fs::path pack = make_large_pack("p", 300);
-  for (const SourceState state : {SourceState::needs, SourceState::has}) {
-    SCOPED_TRACE(static_cast<char>(state));
-    const auto ends = put_with(pack, state, [](const UniqueFd&, const std::string&) { ::pause(); });
+  const auto head_of = [](const Asked& asked) {
+    return fmt::format("chunk 0 {} 2 {} {}", asked.chunks.at(0), kChunk, std::string(32, '0'));
+  };
+  const Serve silent = [](const UniqueFd&, const std::string&) { ::pause(); };
+  const Serve trickles = answers([head_of](const Asked& asked) {
+    asked.link.send(head_of(asked));
+    for (;; std::this_thread::sleep_for(milliseconds(100))) asked.link.send("x");
+  });
+  const Serve stops = answers([head_of](const Asked& asked) {
+    const std::string half(kChunk / 2, 'x');
+    asked.link.send(head_of(asked), std::as_bytes(std::span(half)));
+    ::pause();
+  });
+  const Serve has_none = answers([](const Asked& asked) {
+    for (const std::size_t chunk : asked.chunks) asked.link.send(fmt::format("lacks 0 {}", chunk));
+  });
+  struct Fault {
+    SourceState state;
+    Serve serve;
+    const char* note;
+    bool killed = false;
+  };
+  const std::vector<Fault> faults{
+      {SourceState::needs, silent, "gave up on fake (no answer)"},
+      {SourceState::has, silent, "gave up on fake (no answer)"},
+      {SourceState::has, answers([](const Asked&) {}), "gave up on fake (no answer)"},
+      {SourceState::has, trickles, "(it sends too slowly)"},
+      {SourceState::has, stops, "(it stopped in the middle of a chunk)"},
+      {SourceState::has, has_none, ""},
+      {SourceState::needs, silent, "gave up on fake", true},
+      {SourceState::has, silent, "gave up on fake", true}};
+  for (std::size_t i = 0; i < faults.size(); ++i) {
+    SCOPED_TRACE(i);
+    const auto begin = steady_clock::now();
+    const auto ends = put_with(pack, faults[i].state, faults[i].serve, faults[i].killed);
+    EXPECT_LT(steady_clock::now() - begin, seconds(60)) << "one chunk that trickles would last half an hour";
     EXPECT_EQ(expect_good(ends, pack), size_of(pack));
-    EXPECT_THAT(ends[0].note(), HasSubstr("gave up on fake (no answer)"));
-    for (int node = 0; node < 2; ++node) FileSystem::real().remove_all(cache(node));
-  }
-}
-
-TEST_F(ExchangeFaults, NodeThatKnowsTheKeyAndNeverAnswersIsReplacedByTheSource) {
-  const fs::path pack = make_large_pack("p", 300);
-  const auto ends = put_with(pack, SourceState::has, [](UniqueFd socket, const std::string& key) {
-    converse(std::move(socket), key, [](const Asked&) {});
-  });
-  EXPECT_EQ(expect_good(ends, pack), size_of(pack));
-  EXPECT_THAT(ends[0].note(), HasSubstr("gave up on fake (no answer)"));
-}
-
-TEST_F(ExchangeFaults, NodeThatTricklesItsBytesIsReplacedByTheSource) {
-  const fs::path pack = make_large_pack("p", 300);
-  const auto begin = steady_clock::now();
-  const auto ends = put_with(pack, SourceState::has, [](UniqueFd socket, const std::string& key) {
-    converse(std::move(socket), key, [](const Asked& asked) {
-      asked.link.send(fmt::format("chunk 0 {} 2 {} {}", asked.chunks.at(0), kChunk, std::string(32, '0')));
-      for (;; std::this_thread::sleep_for(milliseconds(100))) asked.link.send("x");
-    });
-  });
-  EXPECT_LT(steady_clock::now() - begin, seconds(60)) << "one chunk would last half an hour";
-  EXPECT_EQ(expect_good(ends, pack), size_of(pack));
-  EXPECT_THAT(ends[0].note(), HasSubstr("(it sends too slowly)"));
-}
-
-TEST_F(ExchangeFaults, NodeThatStopsInTheMiddleOfAChunkIsReplacedByTheSource) {
-  const fs::path pack = make_large_pack("p", 300);
-  const auto ends = put_with(pack, SourceState::has, [](UniqueFd socket, const std::string& key) {
-    converse(std::move(socket), key, [](const Asked& asked) {
-      const std::string half(kChunk / 2, 'x');
-      asked.link.send(fmt::format("chunk 0 {} 2 {} {}", asked.chunks.at(0), kChunk, std::string(32, '0')),
-                      std::as_bytes(std::span(half)));
-      ::pause();
-    });
-  });
-  EXPECT_EQ(expect_good(ends, pack), size_of(pack));
-  EXPECT_THAT(ends[0].note(), HasSubstr("(it stopped in the middle of a chunk)"));
-}
-
-TEST_F(ExchangeFaults, NodeThatIsKilledAfterItSaidWhatItHasIsReplacedByTheSource) {
-  const fs::path pack = make_large_pack("p", 300);
-  for (const SourceState state : {SourceState::needs, SourceState::has}) {
-    SCOPED_TRACE(static_cast<char>(state));
-    const auto ends = put_with(
-        pack, state, [](const UniqueFd&, const std::string&) { ::pause(); }, true);
-    EXPECT_EQ(expect_good(ends, pack), size_of(pack));
-    EXPECT_THAT(ends[0].note(), HasSubstr("gave up on fake"));
+    EXPECT_THAT(ends[0].note(), HasSubstr(faults[i].note));
     for (int node = 0; node < 2; ++node) FileSystem::real().remove_all(cache(node));
   }
 }
@@ -223,7 +214,7 @@ TEST_F(ExchangeFaults, ConnectionThatBreaksAgainAndAgainIsMadeAgain) {
 
 TEST_F(ExchangeFaults, InvalidMessageEndsOnlyTheConversation) {
   const fs::path pack = make_large_pack("p", 100);
-  const std::map<std::string, std::string> answers{
+  const std::map<std::string, std::string> messages{
       {"chunk 0 {} 2 5 00000000000000000000000000000000", "its chunk has another size"},
       {"chunk 0 9999 2 16384 00000000000000000000000000000000", "its chunk does not exist"},
       {"chunk 3 {} 2 16384 00000000000000000000000000000000", "unexpected message"},
@@ -231,28 +222,15 @@ TEST_F(ExchangeFaults, InvalidMessageEndsOnlyTheConversation) {
       {"lacks 0 away", "'away' is not a number"},
       {"lacks", "unexpected message"},
       {"hello", "unexpected message"}};
-  for (const auto& [answer, why] : answers) {
+  for (const auto& [answer, why] : messages) {
     SCOPED_TRACE(answer);
-    const auto ends =
-        put_with(pack, SourceState::has, [answer = answer](UniqueFd socket, const std::string& key) {
-          converse(std::move(socket), key, [&](const Asked& asked) {
-            asked.link.send(fmt::format(fmt::runtime(answer), asked.chunks.at(0)));
-          });
-        });
+    const auto ends = put_with(pack, SourceState::has, answers([answer = answer](const Asked& asked) {
+                                 asked.link.send(fmt::format(fmt::runtime(answer), asked.chunks.at(0)));
+                               }));
     EXPECT_EQ(expect_good(ends, pack), size_of(pack));
     EXPECT_THAT(ends[0].note(), HasSubstr("(" + why + ")"));
     for (int node = 0; node < 2; ++node) FileSystem::real().remove_all(cache(node));
   }
-}
-
-TEST_F(ExchangeFaults, NodeThatDoesNotHaveItsChunksIsReplacedByTheSource) {
-  const fs::path pack = make_large_pack("p", 100);
-  const auto ends = put_with(pack, SourceState::has, [](UniqueFd socket, const std::string& key) {
-    converse(std::move(socket), key, [](const Asked& asked) {
-      for (const std::size_t chunk : asked.chunks) asked.link.send(fmt::format("lacks 0 {}", chunk));
-    });
-  });
-  EXPECT_EQ(expect_good(ends, pack), size_of(pack));
 }
 
 TEST_F(ExchangeFaults, TwoNodesThatSendOtherBytesThanTheSourceHasAreBothNamed) {
@@ -311,9 +289,8 @@ TEST_F(ExchangeFaults, NodeThatStopsForAMomentIsWaitedFor) {
 
 TEST_F(ExchangeFaults, NodeWithoutSpaceFailsAllWithALineThatSaysWhatToDo) {
   const fs::path pack = make_large_pack("p", 300);
-  NodeChange full;
-  full.options = [](PutOptions& options) { options.limits.quota = 500'000; };
-  const auto ends = put_on(3, pack, {{1, full}});
+  const auto ends =
+      put_on(3, pack, {{1, {.options = [](PutOptions& options) { options.limits.quota = 500'000; }}}});
   for (const NodeEnd& end : ends) {
     EXPECT_EQ(end.code, 1);
     EXPECT_THAT(end.error,

@@ -43,10 +43,8 @@ TEST_F(ExchangeHang, NodeWhoseReadHangsFailsAllAndIsNamed) {
   SourceReads hangs(pack, [](const SourceRead& read) {
     if (read.n == 6) hang();
   });
-  NodeChange stuck;
-  stuck.system = &hangs;
   const auto begin = steady_clock::now();
-  const auto ends = put_on(3, pack, {{1, stuck}});
+  const auto ends = put_on(3, pack, {{1, {.system = &hangs}}});
   EXPECT_LT(steady_clock::now() - begin, seconds(60));
   for (const NodeEnd& end : ends) {
     EXPECT_EQ(end.code, 1);
@@ -69,9 +67,7 @@ TEST_F(ExchangeHang, NodeWhoseDiskHangsFailsAllAndIsNamed) {
       if (n > 20 && call.kind == kind) hang();
       return 0;
     });
-    NodeChange stuck;
-    stuck.system = &disk;
-    for (const NodeEnd& end : put_on(3, pack, {{1, stuck}})) {
+    for (const NodeEnd& end : put_on(3, pack, {{1, {.system = &disk}}})) {
       EXPECT_EQ(end.code, 1);
       EXPECT_THAT(end.error,
                   AllOf(HasSubstr(fmt::format("no answer from the local disk of 127.0.0.1 ({}) for {}: ",
@@ -88,9 +84,7 @@ TEST_F(ExchangeHang, FirstNodeThatIsKilledIsNamedByTheOthers) {
     if (n > 20 && call.kind == FileCall::Kind::write) ::raise(SIGKILL);
     return 0;
   });
-  NodeChange killed;
-  killed.system = &disk;
-  const auto ends = put_on(2, pack, {{0, killed}});
+  const auto ends = put_on(2, pack, {{0, {.system = &disk}}});
   EXPECT_EQ(ends[1].code, 1);
   EXPECT_THAT(ends[1].error, AllOf(HasSubstr("the first node's put (127.0.0.1:"), Not(HasSubstr("srun"))));
 }
@@ -99,9 +93,7 @@ TEST_F(ExchangeHang, SlowNodeIsNotGivenUp) {
   const fs::path pack = make_large_pack("p", 300);
   source_patience_ = seconds(1);
   SourceReads slow(pack, [](const SourceRead&) { std::this_thread::sleep_for(milliseconds(150)); });
-  NodeChange change;
-  change.system = &slow;
-  expect_good(put_on(2, pack, {{0, change}, {1, change}}), pack);
+  expect_good(put_on(2, pack, {{0, {.system = &slow}}, {1, {.system = &slow}}}), pack);
 }
 
 // A process that is stopped, as in a suspended job, must not look like one whose source hangs.
@@ -114,9 +106,7 @@ TEST_F(ExchangeHang, NoTimePassesForAStoppedProcess) {
     stop_this_node();
     std::this_thread::sleep_for(milliseconds(300));  // the read goes on for a moment
   });
-  NodeChange stopped;
-  stopped.system = &stops;
-  start(2, pack, {{1, stopped}});
+  start(2, pack, {{1, {.system = &stops}}});
   wait_until_stopped(1);
   std::this_thread::sleep_for(milliseconds(1800));
   resume(1);
@@ -263,11 +253,19 @@ class StepHang : public staging_test::StageStep {
     for (const pid_t pid : nodes_) codes.push_back(end_of(pid));
     return codes;
   }
+  /// Waits for the processes that go on in the background.
+  static void end_background(Srun& srun) {
+    for (int node = 0; node < kNodes; ++node) ::wait(nullptr);
+    srun.end();
+  }
+  void expect_copy(const fs::path& pack, int node) const {
+    EXPECT_FALSE(fs::is_symlink(data("p", node))) << said(node);
+    EXPECT_EQ(content_of(data("p/", node)), content_of(pack));
+  }
   void expect_others_have(const fs::path& pack) const {
     std::uint64_t from_source = 0;
     for (const int node : {0, 2}) {
-      EXPECT_FALSE(fs::is_symlink(data("p", node))) << said(node);
-      EXPECT_EQ(content_of(data("p/", node)), content_of(pack));
+      expect_copy(pack, node);
       EXPECT_THAT(said(node), Not(HasSubstr("reads from the source")));
       const auto staged = nlohmann::json::parse(
           staging_test::read(folder_ / fmt::format("cache{}/jobs/7/staged.json", node)));
@@ -338,8 +336,7 @@ TEST_F(StepHang, TheOthersGoOnInTheBackgroundToo) {
   Srun srun;
   start_all(pack, StepMode::background, OnError::fail);
   EXPECT_THAT(finish(), testing::Each(0));
-  for (int node = 0; node < kNodes; ++node) ::wait(nullptr);  // the processes that go on in the background
-  srun.end();
+  end_background(srun);
   expect_others_have(pack);
 }
 
@@ -355,10 +352,7 @@ TEST_F(StepHang, TheNextNodeLooksAtTheSourceForAllIfTheFirstHasLeft) {
   EXPECT_THAT(finish(), testing::Each(0));
   EXPECT_THAT(srun.end(), IsEmpty());
   EXPECT_THAT(said(0), HasSubstr("the job reads from the source"));
-  for (const int node : {1, 2}) {
-    EXPECT_FALSE(fs::is_symlink(data("p", node))) << said(node);
-    EXPECT_EQ(content_of(data("p/", node)), content_of(pack));
-  }
+  for (const int node : {1, 2}) expect_copy(pack, node);
 }
 
 TEST_F(StepHang, IfAFailureEndsTheStepTheLineNamesTheNodeWhoseReadHangs) {
@@ -394,12 +388,8 @@ TEST_F(StepHang, IfADiskHangsInTheBackgroundTheOthersGoOn) {
   Srun srun;
   start_all(pack, StepMode::background, OnError::fail);
   EXPECT_THAT(finish(), testing::Each(0));
-  for (int node = 0; node < kNodes; ++node) ::wait(nullptr);  // the processes that go on in the background
-  srun.end();
-  for (const int node : {0, 2}) {
-    EXPECT_FALSE(fs::is_symlink(data("p", node))) << said(node);
-    EXPECT_EQ(content_of(data("p/", node)), content_of(pack));
-  }
+  end_background(srun);
+  for (const int node : {0, 2}) expect_copy(pack, node);
   EXPECT_THAT(said(kStuck),
               HasSubstr(fmt::format("n2: no answer from the local disk of n2 ({})", at("cache1"))));
 }
