@@ -6,8 +6,9 @@
 #include <netdb.h>
 #include <netinet/in.h>
 
-#include <charconv>
 #include <memory>
+
+#include "common/leaf/number.h"
 
 namespace lockstep {
 namespace {
@@ -40,9 +41,9 @@ std::optional<Subnet> Subnet::parse(std::string_view text) {
   Subnet result;
   result.family_ = address.find(':') == std::string::npos ? AF_INET : AF_INET6;
   if (::inet_pton(result.family_, address.c_str(), result.bytes_.data()) != 1) return {};
-  const char* const end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data() + slash + 1, end, result.bits_);
-  if (error != std::errc{} || stop != end || result.bits_ > 8 * length_of(result.family_)) return {};
+  const std::optional<unsigned> bits = to_number<unsigned>(text.substr(slash + 1));
+  if (!bits || *bits > 8 * length_of(result.family_)) return {};
+  result.bits_ = *bits;
   return result;
 }
 

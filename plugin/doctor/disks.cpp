@@ -119,12 +119,12 @@ SourceFiles look_at(const fs::path& source) {
   return found;
 }
 
-// The folder of the cache in which this user may write.
+// A folder of the cache that this user may write to.
 fs::path writable_folder(const std::string& cache) {
   for (const fs::path& folder : {fs::path(cache), fs::path(cache) / std::to_string(::getuid())}) {
     if (::access(folder.c_str(), W_OK) == 0) return folder;
   }
-  fail("{} has no folder in which this user may write: stage something first, or run this as root", cache);
+  fail("{} has no folder that this user may write to: stage something first, or run this as root", cache);
 }
 
 ReadSpeed measure_cache(const fs::path& folder) {

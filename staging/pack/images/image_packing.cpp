@@ -119,8 +119,8 @@ std::size_t threads_of(const ImagePackingOptions& options) {
 
 ImagePackingResult pack_images(const ImagePackingOptions& options) {
   FileSystem& system = options.system != nullptr ? *options.system : FileSystem::real();
+  const fs::path out = new_folder(options.out, system);  // before a large folder is listed
   const std::unique_ptr<SampleList> samples = list_samples(options.source, options.filters);
-  const fs::path out = new_folder(options.out, system);
   Unfinished unfinished(unfinished_folder(out), out, system);
   const fs::path work = working_folder(unfinished, out, system);
   const fs::path pack = work / "pack";
@@ -134,7 +134,7 @@ ImagePackingResult pack_images(const ImagePackingOptions& options) {
     const std::size_t count = std::min(threads * kSamplesOfThread, samples->size() - begin);
     const std::vector<MadeSample> made = make_block(maker, begin, count, threads);
     for (std::size_t i = 0; i < count; ++i) add_sample(packer, samples->key(begin + i), made[i], result);
-    if (options.progress) options.progress(result.samples);
+    if (options.progress) options.progress(result.samples, samples->size());
     if (options.stop != nullptr && options.stop->load()) throw Stopped("stopped: nothing is kept");
   }
   packer.finish();

@@ -25,7 +25,7 @@ struct ImagePackingOptions {
   std::string kind;
   std::uint64_t shard_bytes = std::uint64_t{256} << 20;  ///< as for create()
   int threads = 0;                                       ///< that decode and encode; 0: one for each CPU
-  std::function<void(std::size_t samples)> progress;     ///< done so far
+  std::function<void(std::size_t done, std::size_t samples)> progress;
   const std::atomic<bool>* stop = nullptr;  ///< once true, the call ends with Stopped (packing.h)
   FileSystem* system = nullptr;             ///< all files are written through it
 };
@@ -38,7 +38,8 @@ struct ImagePackingResult {
   std::uint64_t payload_bytes = 0;  ///< of all parts in the pack
 };
 
-/// Throws Error naming the sample if an image cannot be made smaller, has several images and `kind` is "", or has none.
+/// Throws Error naming a sample whose image cannot be made smaller, that has no image, or that has several while `kind` is
+/// "".
 /// Memory: 64 finished samples for each thread, and one decoded image in each thread.
 ImagePackingResult pack_images(const ImagePackingOptions& options);
 

@@ -10,6 +10,7 @@ namespace lockstep::pack {
 namespace {
 
 struct Image {
+  PixelSize whole;  // as packed; it may be decoded at a part of that
   PixelSize size;
   std::size_t channels = kColours;
   std::vector<std::uint8_t> pixels;
@@ -34,7 +35,7 @@ Image decode(const ImageRecipe& recipe, std::span<const std::byte> packed) {
   PixelSize at_least{};
   if (recipe.resize > 0 && shorter_side(whole) > 2 * recipe.resize)
     at_least = scaled(whole, 2 * recipe.resize);
-  Image image{.size = decoded_size(packed, at_least), .pixels = {}};
+  Image image{.whole = whole, .size = decoded_size(packed, at_least), .pixels = {}};
   if (image.size.width > recipe.max_pixels / std::max<std::size_t>(image.size.height, 1))
     fail("the image has {} x {} pixels, more than {}", image.size.height, image.size.width,
          recipe.max_pixels);
@@ -47,7 +48,7 @@ Image to_grey(const Image& image) {
   constexpr float kRed = 0.299F;
   constexpr float kGreen = 0.587F;
   constexpr float kBlue = 0.114F;
-  Image grey{.size = image.size, .channels = 1, .pixels = {}};
+  Image grey{.whole = image.whole, .size = image.size, .channels = 1, .pixels = {}};
   grey.pixels.reserve(image.pixels.size() / kColours);
   for (std::size_t i = 0; i < image.pixels.size(); i += kColours) {
     const auto at = [&](std::size_t c) { return static_cast<float>(image.pixels[i + c]); };
@@ -58,7 +59,7 @@ Image to_grey(const Image& image) {
 }
 
 Image resample(const Image& image, const PixelBox& box, PixelSize to, Filter filter) {
-  Image result{.size = to, .channels = image.channels, .pixels = {}};
+  Image result{.whole = image.whole, .size = to, .channels = image.channels, .pixels = {}};
   result.pixels.resize(to.height * to.width * image.channels);
   crop_and_resample(image.pixels, image.size, image.channels, box, result.pixels, to, filter);
   return result;
@@ -83,7 +84,7 @@ std::vector<std::byte> remake_image(const ImageRecipe& recipe, std::span<const s
   if (recipe.grey) image = to_grey(image);
   if (recipe.resize > 0 && shorter_side(image.size) != recipe.resize) {
     // The ratio is that of the whole image: a part of its size may be rounded.
-    image = resample(image, {.size = image.size}, scaled(image_size(packed), recipe.resize), recipe.filter);
+    image = resample(image, {.size = image.size}, scaled(image.whole, recipe.resize), recipe.filter);
   }
   if (recipe.crop) {
     const PixelSize crop = *recipe.crop;

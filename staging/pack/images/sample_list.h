@@ -1,4 +1,4 @@
-// The samples of a pack, or of a folder whose files are not packed yet, in the order in which they are packed.
+// The samples of a pack, or of a folder whose files are not packed yet, in the order of the new pack.
 //
 // Threads: read() from any.
 #pragma once

@@ -1,12 +1,14 @@
-#include <charconv>
+#include <algorithm>
 #include <memory>
+#include <optional>
+#include <string_view>
 
 #include "common/clock.h"
 #include "common/error.h"
+#include "common/leaf/number.h"
 #include "common/progress.h"
 #include "common/units.h"
 #include "staging/pack/images/image_packing.h"
-#include "staging/pack/images/sample_list.h"
 #include "staging/pack/tool/packing_verb.h"
 #include "staging/pack/tool/verbs.h"
 
@@ -21,12 +23,11 @@ struct ImagesArguments {
 
 // "224x192" is 224 pixels high and 192 wide.
 PixelSize parse_size(const std::string& text) {
-  PixelSize size;
-  const char* const end = text.data() + text.size();
-  const auto height = std::from_chars(text.data(), end, size.height);
-  const bool separated = height.ec == std::errc{} && height.ptr != end && *height.ptr == 'x';
-  const auto width = separated ? std::from_chars(height.ptr + 1, end, size.width) : height;
-  if (!separated || width.ec != std::errc{} || width.ptr != end || size.height == 0 || size.width == 0)
+  const std::string_view view = text;
+  const std::size_t x = std::min(view.find('x'), view.size() - 1);
+  const PixelSize size{.height = to_number<std::size_t>(view.substr(0, x)).value_or(0),
+                       .width = to_number<std::size_t>(view.substr(x + 1)).value_or(0)};
+  if (size.height == 0 || size.width == 0)
     fail_usage("--crop '{}': must be HEIGHTxWIDTH in pixels, such as 224x224", text);
   return size;
 }
@@ -40,9 +41,11 @@ void run_images(const Tool& tool, ImagesArguments& arguments) {
   ImagePackingResult result;
   run_until_stopped(tool, [&](const std::atomic<bool>& asked) {
     options.stop = &asked;
-    Progress progress("packing images:", list_samples(options.source, options.filters)->size(),
-                      Progress::Unit::things);
-    options.progress = [&](std::size_t samples) { progress.update(samples); };
+    std::optional<Progress> progress;
+    options.progress = [&](std::size_t done, std::size_t samples) {
+      if (!progress) progress.emplace("packing images:", samples, Progress::Unit::things);
+      progress->update(done);
+    };
     result = pack_images(options);
   });
   const double seconds = seconds_between(begin, monotonic_ns());
