@@ -52,8 +52,7 @@ constexpr std::chrono::microseconds kSpin{200};
 
 // A caller that waits for its operation does the work itself. Only if it does not wait after this time, the
 // communicator's thread begins: to hand a small operation over would take longer than the operation.
-constexpr std::chrono::microseconds kBeforeTheThread{50};
-constexpr std::chrono::nanoseconds kNow{0};
+constexpr std::chrono::microseconds kBeforeTheThread{200};
 
 // Naps between polls of the network become longer while nothing arrives: another node is still in its backward then,
 // and so is this one, whose CPU the polls would take.
@@ -111,7 +110,7 @@ class CpuCommunicator : public Communicator, private Driver {
       {
         const std::scoped_lock lock(queue_mutex_);
         ending_ = true;
-        alarm_.set(kNow);
+        alarm_.ring_now();
       }
       group_.slots().notify_all();
       thread_.join();
@@ -175,6 +174,7 @@ class CpuCommunicator : public Communicator, private Driver {
   bool advance(bool waiting);
   // Call it with queue_mutex_.
   bool has_work() const { return !idle_ || !queued_.empty(); }
+  bool needs_thread();
   Progress progress_others();
   struct Look {
     std::uint32_t seen = 0;  // events
@@ -210,8 +210,9 @@ class CpuCommunicator : public Communicator, private Driver {
   // With several nodes:
   std::mutex queue_mutex_;
   std::vector<std::shared_ptr<Task>> queued_;  // asked for, not yet in group_
-  int drivers_ = 0;  // threads that wait, and so do the work of the communicator's thread
-  Alarm alarm_;      // of the communicator's thread
+  int drivers_ = 0;                  // threads that wait, and so do the work of the communicator's thread
+  Clock::time_point thread_begins_;  // unless a thread waits before that time
+  Alarm alarm_;                      // of the communicator's thread
   std::atomic<bool> ending_{false};
   std::thread thread_;
 };
@@ -248,7 +249,10 @@ WorkHandle CpuCommunicator::enqueue(OperationRequest request, Buffer buffer, voi
   if (inter_node_) {
     {
       const std::scoped_lock lock(queue_mutex_);
-      if (!has_work() && drivers_ == 0) alarm_.set(kBeforeTheThread);
+      if (!has_work() && drivers_ == 0) {
+        thread_begins_ = Clock::now() + kBeforeTheThread;
+        alarm_.set(kBeforeTheThread);
+      }
       queued_.push_back(std::move(task));
     }
     group_.slots().notify_all();
@@ -327,13 +331,26 @@ void CpuCommunicator::drive_until(Condition condition, const std::string& what) 
 void CpuCommunicator::drive_until_ended(Operation& operation) {
   if (inter_node_) {
     const std::scoped_lock lock(queue_mutex_);
-    if (++drivers_ == 1) alarm_.clear();
+    ++drivers_;
   }
   drive_until([&] { return operation.ended(); }, operation.name());
   if (inter_node_) {
     const std::scoped_lock lock(queue_mutex_);
-    if (--drivers_ == 0 && has_work()) alarm_.set(kNow);
+    if (--drivers_ == 0 && has_work()) {
+      thread_begins_ = {};
+      alarm_.ring_now();
+    }
   }
+}
+
+// Whether the communicator's thread must work now. If it must later, sets the alarm.
+bool CpuCommunicator::needs_thread() {
+  const std::scoped_lock lock(queue_mutex_);
+  if (drivers_ > 0) return false;
+  if (ending_ || !has_work()) return ending_;
+  const auto left = thread_begins_ - Clock::now();
+  if (left > Clock::duration::zero()) alarm_.set(left);
+  return left <= Clock::duration::zero();
 }
 
 // Does the work while no thread waits for an operation.
@@ -341,13 +358,9 @@ void CpuCommunicator::serve() {
   pthread_setname_np(pthread_self(), "lockstep-comm");
   if (!cpus_.empty()) bind_this_thread(cpus_);
   const auto ended = [this] { return ending_ && group_.idle(); };
-  const auto is_needed = [this] {
-    const std::scoped_lock lock(queue_mutex_);
-    return drivers_ == 0 && (ending_ || has_work());
-  };
   auto moved_at = Clock::now();
   for (;;) {
-    if (!is_needed()) {
+    if (!needs_thread()) {
       alarm_.wait();
       continue;
     }

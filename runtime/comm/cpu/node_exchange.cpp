@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <span>
 #include <utility>
 
 #include "common/error.h"
@@ -63,6 +64,7 @@ struct NodeExchange::Segment {
   std::vector<Round> rounds;
   std::size_t round = 0;
   std::vector<MPI_Request> requests;  // receives first; empty when all have completed
+  std::vector<std::size_t> expected;  // bytes of each receive
   std::vector<MPI_Status> statuses;
   std::vector<std::byte*> received;  // of the round, in the order of its receives
   std::vector<std::byte> scratch;
@@ -95,6 +97,7 @@ void NodeExchange::start(std::shared_ptr<NodeOperation> operation) {
   const NodeOperation& started = *running->operation;
   if (started.post) {
     operations_.push_back(std::move(running));
+    send_requests();
     return;
   }
   const Buffer& buffer = started.buffer;
@@ -105,6 +108,16 @@ void NodeExchange::start(std::shared_ptr<NodeOperation> operation) {
       std::max<std::size_t>(1, plan.segment_bytes / size_of(buffer.type) / running->blocks);
   last_use_ = use_of(rounds_of(*running, std::min(running->segment_count, buffer.count)));
   operations_.push_back(std::move(running));
+  send_requests();
+}
+
+// Sends the requests in the order of the operations, up to one that goes with its first segment.
+void NodeExchange::send_requests() {
+  for (const auto& running : operations_) {
+    if (!running->check || running->check->is_sent()) continue;
+    if (!running->operation->post && running->operation->buffer.count > 0) return;
+    running->check->send();
+  }
 }
 
 std::vector<Round> NodeExchange::rounds_of(const Running& running, std::size_t count) const {
@@ -215,35 +228,51 @@ void NodeExchange::post(Segment& segment) {
   const Round& round = segment.rounds[segment.round];
   const std::size_t element = segment.element_bytes();
   std::byte* base = segment.base();
+  // The first data to and from the neighbours may travel with the request.
+  RequestCheck* check = nullptr;
+  if (segment.begin == 0 && segment.round == 0 && segment.running->check) check = &*segment.running->check;
+  const auto rides = [&](const Round::Message& message, int neighbour) {
+    return check != nullptr && round.reduces && message.peer == neighbour &&
+           message.count * element <= RequestCheck::kMaxData;
+  };
   segment.received.clear();
-  if (round.reduces) {
-    std::size_t total = 0;
-    for (const auto& message : round.receives) total += aligned(message.count * element);
-    segment.scratch.resize(std::max(segment.scratch.size(), total));
-    std::byte* next = segment.scratch.data();
-    for (const auto& message : round.receives) {
-      segment.received.push_back(next);
-      next += aligned(message.count * element);
-    }
-  } else {
-    for (const auto& message : round.receives) segment.received.push_back(base + message.begin * element);
-  }
+  segment.expected.clear();
+  std::size_t total = 0;
+  for (const auto& message : round.receives) total += aligned(message.count * element);
+  if (round.reduces) segment.scratch.resize(std::max(segment.scratch.size(), total));
+  std::byte* next = segment.scratch.data();
   // Within a segment, the messages of two nodes arrive in their order.
   const int tag = kFirstTag + static_cast<int>(segment.number % kSegmentTags);
-  for (std::size_t i = 0; i < round.receives.size(); ++i) {
-    const auto& message = round.receives[i];
-    mpi::check(MPI_Irecv(segment.received[i], static_cast<int>(message.count * element), MPI_BYTE,
-                         message.peer, tag, lane_, &segment.requests.emplace_back(MPI_REQUEST_NULL)),
+  for (const auto& message : round.receives) {
+    const std::size_t bytes = message.count * element;
+    if (check != nullptr && rides(message, check->before())) {
+      segment.received.push_back(check->data());
+      continue;
+    }
+    segment.received.push_back(round.reduces ? next : base + message.begin * element);
+    segment.expected.push_back(bytes);
+    if (round.reduces) next += aligned(bytes);
+    mpi::check(MPI_Irecv(segment.received.back(), static_cast<int>(bytes), MPI_BYTE, message.peer, tag, lane_,
+                         &segment.requests.emplace_back(MPI_REQUEST_NULL)),
                "MPI_Irecv");
   }
+  if (check != nullptr) {
+    const auto first = std::find_if(round.sends.begin(), round.sends.end(),
+                                    [&](const auto& message) { return rides(message, check->next()); });
+    check->send(first == round.sends.end()
+                    ? std::span<const std::byte>()
+                    : std::span<const std::byte>(base + first->begin * element, first->count * element));
+  }
   for (const auto& message : round.sends) {
+    if (check != nullptr && rides(message, check->next())) continue;
     mpi::check(MPI_Isend(base + message.begin * element, static_cast<int>(message.count * element), MPI_BYTE,
                          message.peer, tag, lane_, &segment.requests.emplace_back(MPI_REQUEST_NULL)),
                "MPI_Isend");
   }
+  if (check != nullptr) send_requests();
 }
 
-// Whether the messages of the round have completed.
+// Whether the messages of the round have completed, apart from the one with the request.
 bool NodeExchange::arrived(Segment& segment) {
   if (segment.has_wrong_data) return false;
   if (segment.requests.empty()) return true;
@@ -252,7 +281,6 @@ bool NodeExchange::arrived(Segment& segment) {
   const int code = MPI_Testall(static_cast<int>(segment.requests.size()), segment.requests.data(), &all,
                                segment.statuses.data());
   if (code == MPI_SUCCESS && all == 0) return false;
-  const Round& round = segment.rounds[segment.round];
   for (std::size_t i = 0; i < segment.statuses.size(); ++i) {
     if (code == MPI_ERR_IN_STATUS && segment.statuses[i].MPI_ERROR != MPI_SUCCESS &&
         segment.statuses[i].MPI_ERROR != MPI_ERR_PENDING) {
@@ -260,12 +288,10 @@ bool NodeExchange::arrived(Segment& segment) {
       MPI_Error_class(segment.statuses[i].MPI_ERROR, &kind);
       if (kind != MPI_ERR_TRUNCATE) mpi::check(segment.statuses[i].MPI_ERROR, "MPI_Testall");
       segment.has_wrong_data = true;
-    } else if (code == MPI_SUCCESS && i < round.receives.size()) {
+    } else if (code == MPI_SUCCESS && i < segment.expected.size()) {
       int bytes = 0;
       mpi::check(MPI_Get_count(&segment.statuses[i], MPI_BYTE, &bytes), "MPI_Get_count");
-      if (static_cast<std::size_t>(bytes) != round.receives[i].count * segment.element_bytes()) {
-        segment.has_wrong_data = true;
-      }
+      if (static_cast<std::size_t>(bytes) != segment.expected[i]) segment.has_wrong_data = true;
     }
   }
   if (segment.has_wrong_data) return false;
@@ -300,6 +326,7 @@ void NodeExchange::in_pieces(std::size_t count, std::size_t element_bytes,
   const std::size_t piece = kUncalledBytes / element_bytes;
   for (std::size_t begin = 0; begin < count; begin += piece) {
     work(begin, std::min(piece, count - begin));
+    if (begin + piece >= count) return;
     int arrived = 0;
     mpi::check(MPI_Iprobe(MPI_ANY_SOURCE, kUnusedTag, lane_, &arrived, MPI_STATUS_IGNORE), "MPI_Iprobe");
   }

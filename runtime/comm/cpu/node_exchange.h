@@ -6,8 +6,8 @@
 // window of them is active. So the oldest unfinished segment is active everywhere, and no two nodes wait for each
 // other. The bits of a result depend on neither segments nor form.
 //
-// Each operation begins with a message to the next node that says what this node calls. It travels beside the first
-// data. Nothing that was received is sent on, and no operation is done, before the message of the node before is
+// Each operation begins with a message to the next node that says what this node calls. Short first data for that node
+// travels in it, other data beside it. Nothing that was received is sent on, and no operation is done, before the message of the node before is
 // there and says the same. Data of another size stays where it arrived: the nodes that differ end the job.
 //
 // Threads: one at a time.
@@ -86,6 +86,7 @@ class NodeExchange {
   bool advance_posted();
   bool start_segment();
   bool advance(Segment& segment);
+  void send_requests();
   void post(Segment& segment);
   bool arrived(Segment& segment);
   void in_pieces(std::size_t count, std::size_t element_bytes,

@@ -15,10 +15,7 @@ constexpr int kMaxFactor = 16;
 constexpr double kMessage = 1.0 / 8;
 constexpr double kSurplus = 0.5;
 
-constexpr std::size_t kSegment = std::size_t{1} << 20;
-// MPI sends such a message at once, without asking the receiver first. A few of them are faster than a longer one.
-constexpr std::size_t kEager = 60'000;
-constexpr std::size_t kMaxInEagerPieces = std::size_t{128} << 10;
+constexpr std::size_t kMaxSegment = std::size_t{1} << 20;
 // With many nodes segments grow, so that no part of one becomes smaller than this.
 constexpr std::size_t kMinPart = std::size_t{1} << 10;
 
@@ -250,11 +247,15 @@ ExchangePlan plan_of(const NodeGrid& grid, std::size_t bytes, const NetworkCost&
   const double whole = dimensions * cost.latency + copies * size * (cost.per_byte + cost.sum_per_byte);
   const double slices =
       2 * dimensions * cost.latency + parts * size * (2 * cost.per_byte + cost.sum_per_byte);
-  if (bytes <= kSegment && whole <= slices) {
-    const std::size_t pieces = bytes <= kMaxInEagerPieces ? (bytes + kEager - 1) / kEager : 1;
-    return {ScheduleForm::whole, (bytes + pieces - 1) / std::max<std::size_t>(pieces, 1)};
+  // The longest messages of a segment, those of its first round, have at most the best length.
+  if (bytes <= kMaxSegment && whole <= slices) {
+    const std::size_t segments =
+        std::max<std::size_t>(1, (bytes + cost.message_bytes - 1) / cost.message_bytes);
+    return {ScheduleForm::whole, (bytes + segments - 1) / segments};
   }
-  return {ScheduleForm::slices, std::max(kSegment, kMinPart * static_cast<std::size_t>(grid.nodes))};
+  const auto group = static_cast<std::size_t>(grid.factors.empty() ? 1 : grid.factors.front());
+  return {ScheduleForm::slices, std::max(std::min(kMaxSegment, group * cost.message_bytes),
+                                         kMinPart * static_cast<std::size_t>(grid.nodes))};
 }
 
 }  // namespace lockstep::comm::cpu

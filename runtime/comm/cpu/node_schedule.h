@@ -71,9 +71,10 @@ std::vector<Round> all_gather_schedule_of(const NodeGrid& grid, int node, std::s
 
 /// What the network and this processor need, in seconds.
 struct NetworkCost {
-  double latency = 10e-6;           ///< of a message
-  double per_byte = 1.0 / 12.5e9;   ///< on the wire
-  double sum_per_byte = 1.0 / 8e9;  ///< to add a received byte
+  double latency = 10e-6;                            ///< of a message
+  double per_byte = 1.0 / 12.5e9;                    ///< on the wire
+  double sum_per_byte = 1.0 / 8e9;                   ///< to add a received byte
+  std::size_t message_bytes = std::size_t{1} << 20;  ///< messages of this length are the fastest
 };
 
 /// How a buffer is exchanged.

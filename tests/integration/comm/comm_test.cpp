@@ -101,7 +101,7 @@ void check_sum(std::size_t count, DataType type) {
 }
 
 TEST(AllReduce, SumsInAFixedOrderWithTheSameBitsOnAllRanks) {
-  for (const std::size_t count : {0, 1, 7, 1000, 4096, 65'537, 3'000'001}) {
+  for (const std::size_t count : {0, 1, 7, 1000, 4096, 8192, 8193, 20'000, 65'537, 3'000'001}) {
     SCOPED_TRACE(count);
     if (world().size() > 8 && count > 1'000'000) continue;  // the expected sums take long
     check_sum<float>(count, DataType::f32);
@@ -142,7 +142,7 @@ TEST(ReduceScatter, SumsHalvesAsFloatAndRoundsOnce) {
 }
 
 TEST(AllReduce, WorksOnMoreThanOneSegment) {
-  const std::size_t count = (std::size_t{64} << 20) + 12'345;  // u8: a segment is 64 MiB
+  const std::size_t count = (std::size_t{64} << 20) + 12'345;
   std::vector<std::uint8_t> values(count);
   for (std::size_t i = 0; i < count; ++i)
     values[i] = static_cast<std::uint8_t>(i * 31 + static_cast<std::size_t>(world().rank()));

@@ -124,6 +124,10 @@ void go_wrong(lockstep::World& world, const std::string& how) {
     std::this_thread::sleep_for(std::chrono::hours(1));
   if (how == "other-operation") all.barrier("evaluation")->wait();
   if (how == "other-count") all.all_reduce({values.data(), 3, DataType::f32}, "bucket 7")->wait();
+  if (how == "other-size") {
+    std::vector<float> many(1'000'000);
+    all.all_reduce({many.data(), many.size(), DataType::f32}, "bucket 7")->wait();
+  }
   if (how == "other-type") all.all_reduce({values.data(), 1, DataType::f64}, "bucket 7")->wait();
   if (how == "other-label") all.all_reduce({values.data(), 1, DataType::f32}, "bucket 8")->wait();
   if (how == "other-step") {

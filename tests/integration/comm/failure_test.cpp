@@ -349,17 +349,23 @@ TEST(Job, EndsAtOnceWhenARankDoesMoreSteps) {
 // The difference is noticed at the start of the operation or by the timeout. Both name the operations of both
 // ranks.
 TEST(Job, EndsWhenRanksDoDifferentOperationsAndNamesBoth) {
-  for (const std::string how : {"other-operation", "other-count", "other-type"}) {
-    const Job job = run(how, "2", "2");
-    expect_to_have_ended(job, 2 + 5);
-    const std::string line = verdict(job);
-    EXPECT_THAT(line, AllOf(HasSubstr("rank 0"), HasSubstr("rank 1"), HasSubstr(host_name())));
-    EXPECT_THAT(line, HasSubstr("all_reduce of bucket 7"));
-    const std::string what = how == "other-operation" ? "barrier of evaluation"
-                             : how == "other-count"
-                                 ? "[^0-9](1 × f32|4 bytes)[^0-9].*[^0-9](3 × f32|12 bytes)"
-                                 : "(f32|4 bytes).*(f64|8 bytes)";
-    EXPECT_THAT(line, ContainsRegex(what));
+  for (const std::string per_node : {"2", "1"}) {
+    ::setenv("LOCKSTEP_RANKS_PER_NODE", per_node.c_str(), 1);
+    for (const std::string how : {"other-operation", "other-count", "other-size", "other-type"}) {
+      SCOPED_TRACE(how + ", ranks per node: " + per_node);
+      const Job job = run(how, "2", "2");
+      expect_to_have_ended(job, 2 + 5);
+      const std::string line = verdict(job);
+      EXPECT_THAT(line, AllOf(HasSubstr("rank 0"), HasSubstr("rank 1"), HasSubstr(host_name())));
+      EXPECT_THAT(line, HasSubstr("all_reduce of bucket 7"));
+      const std::string what = how == "other-operation" ? "barrier of evaluation"
+                               : how == "other-count"
+                                   ? "[^0-9](1 × f32|4 bytes)[^0-9].*[^0-9](3 × f32|12 bytes)"
+                               : how == "other-size" ? "(1 × f32|4 bytes).*(1000000 × f32|4000000 bytes)"
+                                                     : "(f32|4 bytes).*(f64|8 bytes)";
+      EXPECT_THAT(line, ContainsRegex(what));
+    }
+    ::unsetenv("LOCKSTEP_RANKS_PER_NODE");
   }
 }
 

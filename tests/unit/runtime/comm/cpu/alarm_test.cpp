@@ -25,27 +25,32 @@ TEST(Alarm, RingsAfterItsDelay) {
   EXPECT_GE(Clock::now() - begin, milliseconds(20));
 }
 
-TEST(Alarm, RingsAtTheTimeThatWasSetLast) {
+TEST(Alarm, RingsAtTheTimeThatWasSetFirst) {
   Alarm alarm;
   const auto begin = Clock::now();
-  alarm.set(std::chrono::nanoseconds(0));
   alarm.set(milliseconds(20));
+  alarm.set(std::chrono::nanoseconds(0));
   alarm.wait();
   EXPECT_GE(Clock::now() - begin, milliseconds(20));
 }
 
-TEST(Alarm, DoesNotRingAfterItWasCleared) {
+TEST(Alarm, RingsNowAlthoughALaterTimeWasSet) {
   Alarm alarm;
+  alarm.set(milliseconds(900));
   const auto begin = Clock::now();
-  alarm.set(milliseconds(10));
-  alarm.clear();
-  std::thread rings([&] {
-    std::this_thread::sleep_for(milliseconds(30));
-    alarm.set(std::chrono::nanoseconds(0));
-  });
+  alarm.ring_now();
   alarm.wait();
-  EXPECT_GE(Clock::now() - begin, milliseconds(30));
-  rings.join();
+  EXPECT_LT(Clock::now() - begin, milliseconds(900));
+}
+
+TEST(Alarm, CanBeSetAgainAfterItRang) {
+  Alarm alarm;
+  for (int i = 0; i < 3; ++i) {
+    const auto begin = Clock::now();
+    alarm.set(milliseconds(5));
+    alarm.wait();
+    EXPECT_GE(Clock::now() - begin, milliseconds(5));
+  }
 }
 
 }  // namespace

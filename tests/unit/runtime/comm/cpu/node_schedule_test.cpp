@@ -200,5 +200,33 @@ TEST(NodeSchedule, SendsWholeVectorsOnlyWhileLatencyCosts) {
   }
 }
 
+TEST(NodeSchedule, SendsMessagesOfTheBestLength) {
+  NetworkCost cost{.latency = 20e-6, .per_byte = 1 / 1.2e9, .sum_per_byte = 1 / 8e9};
+  for (const std::size_t best : {std::size_t{60'000}, std::size_t{1} << 20}) {
+    cost.message_bytes = best;
+    for (const int nodes : {2, 16, 1000}) {
+      const NodeGrid grid = grid_of(nodes);
+      const auto longest_of = [&](std::size_t bytes) {
+        const ExchangePlan plan = plan_of(grid, bytes, cost);
+        std::size_t longest = 0;
+        for (const Round& round :
+             schedule_of(grid, 0, std::min(bytes, plan.segment_bytes), plan.form, DataType::u8)) {
+          for (const auto& message : round.sends) longest = std::max(longest, message.count);
+        }
+        return longest;
+      };
+      for (const std::size_t bytes : {std::size_t{64} << 10, std::size_t{25} << 20}) {
+        EXPECT_LE(longest_of(bytes), best + 64) << nodes;  // parts begin on cache lines
+      }
+      if (nodes < 1000 && best < (1 << 20)) {
+        EXPECT_GE(longest_of(std::size_t{25} << 20), best - 64) << nodes;
+      }
+    }
+  }
+  // Pieces of equal length: a short one would cost as much as a long one.
+  cost.message_bytes = 60'000;
+  EXPECT_EQ(plan_of(grid_of(2), std::size_t{64} << 10, cost).segment_bytes, std::size_t{32} << 10);
+}
+
 }  // namespace
 }  // namespace lockstep::comm::cpu
