@@ -149,6 +149,7 @@ function(lockstep_test name)
   add_executable(${name} ${arg_SOURCES})
   target_link_libraries(${name} PRIVATE ${arg_LINK} GTest::gmock GTest::gtest ${main} lockstep_build_flags)
   target_include_directories(${name} PRIVATE ${lockstep_SOURCE_DIR})
+  target_compile_options(${name} PRIVATE -O1)  # a third less time to compile; the code under test stays optimised
   if(arg_RANKS)
     foreach(entry IN LISTS arg_RANKS)
       string(REPLACE "/" ";" entry "${entry}")

@@ -204,7 +204,7 @@ TEST(NodeSchedule, SendsMessagesOfTheBestLength) {
   NetworkCost cost{.latency = 20e-6, .per_byte = 1 / 1.2e9, .sum_per_byte = 1 / 8e9};
   for (const std::size_t best : {std::size_t{60'000}, std::size_t{1} << 20}) {
     cost.message_bytes = best;
-    for (const int nodes : {2, 16, 1000}) {
+    for (const int nodes : {2, 5, 16}) {
       const NodeGrid grid = grid_of(nodes);
       const auto longest_of = [&](std::size_t bytes) {
         const ExchangePlan plan = plan_of(grid, bytes, cost);
@@ -218,7 +218,7 @@ TEST(NodeSchedule, SendsMessagesOfTheBestLength) {
       for (const std::size_t bytes : {std::size_t{64} << 10, std::size_t{25} << 20}) {
         EXPECT_LE(longest_of(bytes), best + 64) << nodes;  // parts begin on cache lines
       }
-      if (nodes < 1000 && best < (1 << 20)) {
+      if (best < (1 << 20)) {
         EXPECT_GE(longest_of(std::size_t{25} << 20), best - 64) << nodes;
       }
     }
