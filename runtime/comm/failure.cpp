@@ -93,6 +93,7 @@ struct Deadline::State {
   bool over = false;
   std::string operation;
   std::string advice;
+  std::uint64_t number = 0;  // of the operation
   WaitingNote note;
   std::thread timer;
 };
@@ -100,8 +101,8 @@ struct Deadline::State {
 Deadline::Deadline(std::string operation, std::string advice) : state_(std::make_unique<State>()) {
   state_->operation = std::move(operation);
   state_->advice = std::move(advice);
-  note_asked(state_->operation);
-  note_began(state_->operation);
+  state_->number = note_asked(state_->operation);
+  note_began(state_->number);
   state_->timer = start_thread([state = state_.get()] {
     std::unique_lock lock(state->mutex);
     OperationTimeout timeout;
@@ -119,7 +120,7 @@ Deadline::~Deadline() {
   }
   state_->changed.notify_one();
   state_->timer.join();
-  note_ended(state_->operation);
+  note_ended(state_->number);
 }
 
 }  // namespace lockstep::comm

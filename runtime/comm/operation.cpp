@@ -11,11 +11,11 @@ namespace lockstep::comm {
 
 Operation::Operation(std::string name, Driver* driver) : name_(std::move(name)), driver_(driver) {
   times_.asked_ns = monotonic_ns();
-  note_asked(name_);
+  number_ = note_asked(name_);
 }
 
 void Operation::begin() {
-  note_began(name_);
+  note_began(number_);
   const std::scoped_lock lock(mutex_);
   times_.began_ns = monotonic_ns();
 }
@@ -27,7 +27,7 @@ void Operation::set_late_rank(std::uint64_t asked_ns, int rank) {
 }
 
 void Operation::finish(std::exception_ptr error) {
-  note_ended(name_);
+  note_ended(number_);
   {
     const std::scoped_lock lock(mutex_);
     error_ = std::move(error);

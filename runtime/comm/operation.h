@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <cstdint>
 #include <exception>
 #include <functional>
 #include <mutex>
@@ -52,6 +53,7 @@ class Operation : public Work {
 
  private:
   std::string name_;
+  std::uint64_t number_ = 0;  // in the record of this rank's activity
   Driver* driver_;
   std::exception_ptr error_;
   WorkTimes times_;

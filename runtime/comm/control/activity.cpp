@@ -19,7 +19,6 @@ class TruncatedName {
     length_ = std::min(text.size(), kMaxLength);
     std::memcpy(text_.data(), text.data(), length_);
   }
-  bool is(std::string_view text) const { return view() == text.substr(0, kMaxLength); }
   std::string_view view() const { return {text_.data(), length_}; }
 
  private:
@@ -36,10 +35,11 @@ struct LoggedOperation {
   TruncatedName name;
 };
 
-// The operations from the oldest that has not ended to the newest, in a ring that grows when it is full.
+// The operations from the oldest that has not ended to the newest, in a ring that grows when it is full. Their numbers
+// are consecutive.
 class OperationLog {
  public:
-  void asked(std::string_view operation) {
+  std::uint64_t asked(std::string_view operation) {
     const std::uint64_t now = monotonic_ns();
     const std::scoped_lock lock(mutex_);
     if (size_ == ring_.size()) grow();
@@ -49,23 +49,22 @@ class OperationLog {
     entry.began = false;
     entry.ended = false;
     entry.name.set(operation);
+    return entry.number;
   }
 
-  void began(std::string_view operation) {
+  void began(std::uint64_t number) {
     const std::scoped_lock lock(mutex_);
-    LoggedOperation* entry =
-        find(operation, [](const LoggedOperation& candidate) { return !candidate.began; });
-    if (entry != nullptr) entry->began = true;
+    if (LoggedOperation* entry = find(number)) entry->began = true;
   }
 
-  void ended(std::string_view operation) {
+  void ended(std::uint64_t number) {
     const std::uint64_t now = monotonic_ns();
     const std::scoped_lock lock(mutex_);
-    LoggedOperation* entry = find(operation, [](const LoggedOperation&) { return true; });
+    LoggedOperation* entry = find(number);
     if (entry == nullptr) return;
     entry->ended = true;
     ++ended_;
-    last_.set(operation);
+    last_ = entry->name;
     last_ns_ = now;
     while (size_ > 0 && at(0).ended) {
       head_ = (head_ + 1) % ring_.size();
@@ -93,13 +92,10 @@ class OperationLog {
  private:
   LoggedOperation& at(std::size_t index) { return ring_[(head_ + index) % ring_.size()]; }
 
-  template <typename Condition>
-  LoggedOperation* find(std::string_view operation, Condition condition) {
-    for (std::size_t index = 0; index < size_; ++index) {
-      LoggedOperation& entry = at(index);
-      if (!entry.ended && condition(entry) && entry.name.is(operation)) return &entry;
-    }
-    return nullptr;
+  // Null if it has ended and left the ring.
+  LoggedOperation* find(std::uint64_t number) {
+    const std::uint64_t oldest = asked_ + 1 - size_;
+    return number < oldest ? nullptr : &at(number - oldest);
   }
 
   void grow() {
@@ -129,16 +125,16 @@ std::atomic<int> waiting{0};
 
 }  // namespace
 
-void note_asked(std::string_view operation) {
-  log().asked(operation);
+std::uint64_t note_asked(std::string_view operation) {
+  return log().asked(operation);
 }
 
-void note_began(std::string_view operation) {
-  log().began(operation);
+void note_began(std::uint64_t number) {
+  log().began(number);
 }
 
-void note_ended(std::string_view operation) {
-  log().ended(operation);
+void note_ended(std::uint64_t number) {
+  log().ended(number);
 }
 
 WaitingNote::WaitingNote() {

@@ -14,11 +14,11 @@
 
 namespace lockstep::comm {
 
-/// `operation`: its name from describe(), "all_reduce of bucket 3 (1024 bytes)". If several operations have
-/// this name, the first of them began or ended. At most 160 bytes are kept.
-void note_asked(std::string_view operation);
-void note_began(std::string_view operation);
-void note_ended(std::string_view operation);
+/// `operation`: its name from describe(), "all_reduce of bucket 3 (1024 bytes)". At most 160 bytes are kept. Returns its
+/// number, counted from 1.
+std::uint64_t note_asked(std::string_view operation);
+void note_began(std::uint64_t number);
+void note_ended(std::uint64_t number);
 
 /// Records, while it lives, that a thread of this rank is blocked in an operation.
 class WaitingNote {

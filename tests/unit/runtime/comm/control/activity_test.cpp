@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <vector>
+
 #include "common/clock.h"
 
 namespace lockstep::comm {
@@ -9,9 +11,9 @@ namespace {
 
 TEST(Activity, NamesTheOldestOperationThatHasNotEnded) {
   const Activity before = current_activity();
-  note_asked("all_reduce of bucket 0 (8 bytes)");
-  note_asked("all_reduce of bucket 1 (8 bytes)");
-  note_began("all_reduce of bucket 0 (8 bytes)");
+  const auto first = note_asked("all_reduce of bucket 0 (8 bytes)");
+  const auto second = note_asked("all_reduce of bucket 1 (8 bytes)");
+  note_began(first);
   Activity now = current_activity();
   EXPECT_EQ(now.asked, before.asked + 2);
   EXPECT_EQ(now.ended, before.ended);
@@ -20,14 +22,14 @@ TEST(Activity, NamesTheOldestOperationThatHasNotEnded) {
   EXPECT_TRUE(now.oldest_began);
   EXPECT_LE(now.since_ns, monotonic_ns());
 
-  note_ended("all_reduce of bucket 0 (8 bytes)");
+  note_ended(first);
   now = current_activity();
   EXPECT_EQ(now.oldest, "all_reduce of bucket 1 (8 bytes)");
   EXPECT_EQ(now.oldest_number, before.asked + 2);
   EXPECT_FALSE(now.oldest_began);
   EXPECT_EQ(now.last_ended, "all_reduce of bucket 0 (8 bytes)");
 
-  note_ended("all_reduce of bucket 1 (8 bytes)");
+  note_ended(second);
   now = current_activity();
   EXPECT_EQ(now.oldest, "");
   EXPECT_EQ(now.ended, now.asked);
@@ -35,49 +37,60 @@ TEST(Activity, NamesTheOldestOperationThatHasNotEnded) {
 }
 
 TEST(Activity, AcceptsEndsInAnyOrder) {
-  note_asked("a");
-  note_asked("b");
-  note_asked("c");
-  note_ended("b");
+  const auto a = note_asked("a");
+  const auto b = note_asked("b");
+  const auto c = note_asked("c");
+  note_ended(b);
   EXPECT_EQ(current_activity().oldest, "a");
-  note_ended("a");
+  note_ended(a);
   EXPECT_EQ(current_activity().oldest, "c");
-  note_ended("c");
+  note_ended(c);
   EXPECT_EQ(current_activity().oldest, "");
 }
 
 TEST(Activity, DistinguishesOperationsOfTheSameName) {
   const std::uint64_t before = current_activity().asked;
-  note_asked("again");
-  note_asked("again");
-  note_began("again");
-  note_ended("again");
+  const auto first = note_asked("again");
+  const auto second = note_asked("again");
+  note_began(first);
+  note_ended(first);
   EXPECT_EQ(current_activity().oldest_number, before + 2);
   EXPECT_FALSE(current_activity().oldest_began);
-  note_began("again");
+  note_began(second);
   EXPECT_TRUE(current_activity().oldest_began);
-  note_ended("again");
+  note_ended(second);
   EXPECT_EQ(current_activity().oldest, "");
 }
 
 TEST(Activity, HoldsAnyNumberOfOperations) {
   const std::uint64_t before = current_activity().asked;
-  note_asked("first");
-  note_ended("first");  // so that the ring does not start at index 0
-  for (int bucket = 0; bucket < 1000; ++bucket) note_asked("bucket " + std::to_string(bucket));
+  note_ended(note_asked("first"));  // so that the ring does not start at index 0
+  std::vector<std::uint64_t> numbers;
+  for (int bucket = 0; bucket < 1000; ++bucket) {
+    numbers.push_back(note_asked("bucket " + std::to_string(bucket)));
+  }
   for (int bucket = 0; bucket < 1000; ++bucket) {
     EXPECT_EQ(current_activity().oldest, "bucket " + std::to_string(bucket));
-    note_ended("bucket " + std::to_string(bucket));
+    note_ended(numbers[static_cast<std::size_t>(bucket)]);
   }
   EXPECT_EQ(current_activity().asked, before + 1001);
   EXPECT_EQ(current_activity().oldest, "");
 }
 
+TEST(Activity, IgnoresAnOperationThatHasEnded) {
+  const auto number = note_asked("once");
+  note_ended(number);
+  const Activity before = current_activity();
+  note_began(number);
+  note_ended(number);
+  EXPECT_EQ(current_activity().ended, before.ended);
+}
+
 TEST(Activity, KeepsTheBeginningOfALongName) {
   const std::string name(1000, 'x');
-  note_asked(name);
+  const auto number = note_asked(name);
   EXPECT_EQ(current_activity().oldest, name.substr(0, 160));
-  note_ended(name);
+  note_ended(number);
   EXPECT_EQ(current_activity().oldest, "");
 }
 
@@ -88,9 +101,9 @@ TEST(Activity, CostsAboutAsMuchAsReadingTheClock) {
   for (int attempt = 0; attempt < 10; ++attempt) {
     const std::uint64_t begin = monotonic_ns();
     for (int time = 0; time < kTimes; ++time) {
-      note_asked(name);
-      note_began(name);
-      note_ended(name);
+      const auto number = note_asked(name);
+      note_began(number);
+      note_ended(number);
     }
     best = std::min(best, seconds_between(begin, monotonic_ns()) / (3.0 * kTimes));
   }

@@ -151,9 +151,9 @@ TEST(Status, IsRejectedIfDamaged) {
 }
 
 TEST(Status, DescribesThisProcess) {
-  note_asked("the first");
+  const auto number = note_asked("the first");
   EXPECT_EQ(status_of_this_process(5).state, RankState::asked);
-  note_began("the first");
+  note_began(number);
   EXPECT_EQ(status_of_this_process(5).state, RankState::works);
   {
     const WaitingNote note;
@@ -162,7 +162,7 @@ TEST(Status, DescribesThisProcess) {
     EXPECT_EQ(status.operation, "the first");
     EXPECT_EQ(status.rank, 5);
   }
-  note_ended("the first");
+  note_ended(number);
   const Status status = status_of_this_process(5);
   EXPECT_EQ(status.state, RankState::idle);
   EXPECT_EQ(status.operation, "the first");
