@@ -51,14 +51,14 @@ void write_textfile(const Arguments& arguments, const sigset_t& signals, Collect
                arguments.textfile.string());
   }
   const timespec interval{.tv_sec = arguments.interval, .tv_nsec = 0};
-  std::string said;
+  std::string last_error;
   do {
     try {
       write_file_atomically(arguments.textfile, collector.page());
-      said.clear();
+      last_error.clear();
     } catch (const Error& error) {
-      if (said != error.what()) say(error.what());
-      said = error.what();
+      if (last_error != error.what()) say(error.what());
+      last_error = error.what();
     }
   } while (sigtimedwait(&signals, nullptr, &interval) < 0);
   ::unlink(arguments.textfile.c_str());
@@ -96,7 +96,7 @@ class TargetsPage {
 void wait_for_end(const Arguments& arguments, const sigset_t& signals, HttpServer& server, const Say& say) {
   WebConfig used = arguments.http.web;
   const timespec interval{.tv_sec = 2, .tv_nsec = 0};
-  std::string said;
+  std::string last_error;
   while (sigtimedwait(&signals, nullptr, &interval) < 0) {
     if (arguments.web_config.empty()) continue;
     try {
@@ -106,10 +106,10 @@ void wait_for_end(const Arguments& arguments, const sigset_t& signals, HttpServe
         used = now;
         say(fmt::format("uses the new {}", arguments.web_config.string()));
       }
-      said.clear();
+      last_error.clear();
     } catch (const Error& error) {
-      if (said != error.what()) say(fmt::format("{}; the one before stays in use", error.what()));
-      said = error.what();
+      if (last_error != error.what()) say(fmt::format("{}; the one before stays in use", error.what()));
+      last_error = error.what();
     }
   }
 }
