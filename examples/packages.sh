@@ -10,7 +10,7 @@ set -euo pipefail
 declare -A packages=(
   [build]="build-essential cmake ninja-build ccache pkg-config git ca-certificates
     libslurm-dev libhwloc-dev libopenmpi-dev libtorch-dev libopenblas0-pthread libmicrohttpd-dev libgnutls28-dev libyaml-cpp-dev libcrypt-dev
-    libcli11-dev libfmt-dev prometheus-cpp-dev nlohmann-json3-dev libxxhash-dev libarchive-dev libsentencepiece-dev libfuse3-dev
+    libcli11-dev libfmt-dev prometheus-cpp-dev nlohmann-json3-dev libxxhash-dev libarchive-dev libfuse3-dev
     libssl-dev libpng-dev libjpeg62-turbo-dev libhdf5-dev libmunge-dev libgtest-dev libgmock-dev libbenchmark-dev"
   [cluster]="slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge openmpi-bin openssh-client
     iproute2 util-linux procps fuse3"

@@ -70,7 +70,7 @@ fi
 after_packages=$SECONDS
 
 say "build (log: build/quickstart/build.log)"
-if ! { cmake --preset $preset && cmake --build --preset $preset --target tools text_lm text_lm_tokenise metered-fs -j "$(nproc)" &&
+if ! { cmake --preset $preset && cmake --build --preset $preset --target tools text_lm metered-fs -j "$(nproc)" &&
   cmake --install build/$preset --prefix "$prefix" --component tools; } >"$work/build.log" 2>&1; then
   tail -n 30 "$work/build.log" >&2
   fail "the build failed; the complete log is $work/build.log"

@@ -7,6 +7,7 @@
 
 #include "common/leaf/error.h"
 #include "common/leaf/number.h"
+#include "common/leaf/split.h"
 
 namespace lockstep {
 namespace {
@@ -27,15 +28,13 @@ std::vector<int> parse_cpu_list(std::string_view text) {
   std::vector<int> cpus;
   std::string_view rest = text;
   while (!rest.empty() && (rest.back() == '\n' || rest.back() == ' ')) rest.remove_suffix(1);
-  while (!rest.empty()) {
-    const auto comma = rest.find(',');
-    const std::string_view part = rest.substr(0, comma);
+  if (rest.empty()) return cpus;
+  for (const std::string_view part : split(rest, ',')) {
     const auto dash = part.find('-');
     const int first = parse_cpu(part.substr(0, dash), text);
     const int last = dash == std::string_view::npos ? first : parse_cpu(part.substr(dash + 1), text);
     if (last < first) refuse(text, part, "ends before it begins");
     for (int cpu = first; cpu <= last; ++cpu) cpus.push_back(cpu);
-    rest = comma == std::string_view::npos ? std::string_view() : rest.substr(comma + 1);
   }
   std::sort(cpus.begin(), cpus.end());
   cpus.erase(std::unique(cpus.begin(), cpus.end()), cpus.end());

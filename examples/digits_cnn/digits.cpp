@@ -3,12 +3,10 @@
 #include <fmt/format.h>
 
 #include "common/clock.h"
-#include "common/environment.h"
 #include "common/error.h"
 #include "common/tool.h"
 #include "common/units.h"
-#include "examples/device.h"
-#include "examples/verdict.h"
+#include "examples/shared.h"
 #include "runtime/data/loader.h"
 #include "runtime/lockstep.h"
 
@@ -17,12 +15,6 @@ namespace {
 
 data::ImageOptions picture_options() {
   return {.size = {.height = 8, .width = 8}, .channels = 1};
-}
-
-// The folder of the job's data that the plugin staged, under the names of prepare.sh.
-std::filesystem::path staged(const char* name) {
-  const auto folder = environment::get("LOCKSTEP_DATA");
-  return folder ? std::filesystem::path(*folder) / name : std::filesystem::path();
 }
 
 std::unique_ptr<pack::Reader> open_pictures(const std::filesystem::path& path, const char* option) {

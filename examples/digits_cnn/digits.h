@@ -23,7 +23,7 @@ namespace lockstep::digits {
 struct Options {
   std::filesystem::path data;     ///< packed pictures to train on
   std::filesystem::path heldout;  ///< packed pictures to measure on
-  std::string device = "auto";    ///< cpu, cuda or auto (examples/device.h)
+  std::string device = "auto";    ///< cpu, cuda or auto (examples/shared.h)
   std::uint64_t batch = 32;       ///< pictures of a rank in a step
   std::uint64_t epochs = 10;
   double learning_rate = 3e-3;  ///< maximum

@@ -5,7 +5,7 @@
 #include <torch/torch.h>
 
 #include "examples/digits_cnn/digits.h"
-#include "examples/done_on_all_ranks.h"
+#include "examples/shared.h"
 #include "runtime/lockstep.h"
 
 namespace lockstep::digits {
@@ -54,13 +54,13 @@ int run(const CnnOptions& options, int argc, char** argv) {
 
 int main(int argc, char** argv) {
   lockstep::digits::CnnOptions options;
-  const auto more = [&](CLI::App& app) {
+  const auto add_options = [&](CLI::App& app) {
     app.add_flag("--sync-batch-norm", options.sync_batch_norm,
                  "Batch norm with the statistics of all ranks' batches");
   };
   const auto exit_code =
       parse(options, "digits_cnn",
-            "Train a network to read handwritten digits, on as many ranks as the launcher starts.", more,
-            argc, argv);
+            "Train a network to read handwritten digits, on as many ranks as the launcher starts.",
+            add_options, argc, argv);
   return exit_code ? *exit_code : lockstep::digits::run(options, argc, argv);
 }

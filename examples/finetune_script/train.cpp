@@ -6,7 +6,7 @@
 
 #include "common/error.h"
 #include "examples/digits_cnn/digits.h"
-#include "examples/done_on_all_ranks.h"
+#include "examples/shared.h"
 #include "runtime/lockstep.h"
 
 namespace lockstep::digits {
@@ -47,13 +47,14 @@ int run(const ScriptOptions& options, int argc, char** argv) {
 int main(int argc, char** argv) {
   lockstep::digits::ScriptOptions options;
   options.epochs = 6;
-  const auto more = [&](CLI::App& app) {
+  const auto add_options = [&](CLI::App& app) {
     app.add_option("--model", options.model, "TorchScript model to start from (prepare.py makes one)")
         ->required();
     app.add_option("--save", options.save, "Write the trained model to this file, as TorchScript");
   };
-  const auto exit_code = parse(
-      options, "finetune_script",
-      "Continue to train a TorchScript model, on as many ranks as the launcher starts.", more, argc, argv);
+  const auto exit_code =
+      parse(options, "finetune_script",
+            "Continue to train a TorchScript model, on as many ranks as the launcher starts.", add_options,
+            argc, argv);
   return exit_code ? *exit_code : lockstep::digits::run(options, argc, argv);
 }

@@ -3,17 +3,11 @@
 #include <map>
 #include <string>
 
-#include "common/environment.h"
 #include "common/tool.h"
+#include "examples/shared.h"
 
 namespace lockstep::text_lm {
 namespace {
-
-// The folder of the job's data that the plugin staged, under the names of prepare.sh.
-std::filesystem::path staged(const char* name) {
-  const auto folder = environment::get("LOCKSTEP_DATA");
-  return folder ? std::filesystem::path(*folder) / name : std::filesystem::path();
-}
 
 void add_options(CLI::App& app, Options& options) {
   app.option_defaults()->always_capture_default();

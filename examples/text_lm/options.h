@@ -25,7 +25,7 @@ struct Options {
   std::filesystem::path data;     ///< packed pages to train on
   std::filesystem::path heldout;  ///< packed pages to measure on
   ModelOptions model;
-  std::string device = "auto";  ///< cpu, cuda or auto (examples/device.h)
+  std::string device = "auto";  ///< cpu, cuda or auto (examples/shared.h)
 
   std::uint64_t cap = 1024;       ///< maximum tokens of a micro-batch
   int accumulate = 1;             ///< micro-batches of each rank in an optimizer step

@@ -19,7 +19,7 @@ usage: prepare.sh OUT [--vocab 4096] [--max-tokens 1024] [--heldout-percent 4] [
   --heldout-percent P  share of the pages that is kept for evaluation, chosen by a hash of their names
   --jobs N             processes that read pages at the same time
   --packages DIR       folder of the .deb files, which are downloaded if missing (default: OUT/packages)
-  --bin DIR            folder of lockstep-pack and text_lm_tokenise (default: in the build folder, or in PATH)
+  --bin DIR            folder of lockstep-pack (default: in the build folder, or in PATH)
 TEXT
 }
 
@@ -56,16 +56,8 @@ done
 ((vocabulary >= 512 && vocabulary <= 65536)) || fail "--vocab must be 512 to 65536, not $vocabulary" 2
 ((heldout_percent <= 50)) || fail "--heldout-percent must be at most 50, not $heldout_percent" 2
 
-find_tool() {
-  local folder
-  for folder in ${tools:+"$tools"} "$here/../../build/user/bin" "$here/../../build/release/bin" "$here/../../bin" \
-    "$here/../../../../bin"; do
-    [[ -x $folder/$1 ]] && { (cd "$folder" && echo "$PWD/$1"); return; }
-  done
-  command -v "$1" || fail "cannot find $1; build it, or give its folder with --bin"
-}
-pack=$(find_tool lockstep-pack)
-tokenise=$(find_tool text_lm_tokenise)
+folders=${tools:+$tools:}$here/../../build/user/bin:$here/../../build/release/bin:$here/../../bin:$here/../../../../bin
+pack=$(PATH=$folders:$PATH command -v lockstep-pack) || fail "cannot find lockstep-pack; build it, or give its folder with --bin"
 for need in mandoc:mandoc spm_train:sentencepiece dpkg-deb:dpkg gzip:gzip; do
   command -v "${need%%:*}" >/dev/null || fail "${need%%:*} is missing; install it with: apt-get install ${need##*:}"
 done
@@ -101,7 +93,7 @@ debs=("$(deb_of manpages)" "$(deb_of manpages-dev)")
 
 stamp="vocabulary $vocabulary, at most $max_tokens tokens, held out $heldout_percent percent
 $(cd "$packages" && sha256sum "${debs[@]##*/}")
-$(cd "$here" && sha256sum prepare.sh clean-page.sed)"
+$(cd "$here" && sha256sum prepare.sh tokenise.sh clean-page.sed)"
 if [[ -f $out/.made-from && $(<"$out/.made-from") == "$stamp" && -d $out/manpages && -d $out/manpages-heldout ]]; then
   echo "text data: $out is up to date"
   exit 0
@@ -153,16 +145,14 @@ spm_train --input="$work/train.txt" --model_prefix="$work/tokenizer" --model_typ
   --byte_fallback=true --character_coverage=0.9995 --normalization_rule_name=identity \
   --user_defined_symbols='<n>' --random_seed=1 --num_threads="$jobs" --minloglevel=2 >"$work/spm.log" 2>&1 ||
   fail "spm_train failed: $(tail -n 1 "$work/spm.log")"
+
 for part in train heldout; do
-  "$tokenise" --model "$work/tokenizer.model" --max-tokens "$max_tokens" --out "$work/$part-tokens" "$work/$part"
+  "$here/tokenise.sh" "$work/tokenizer" "$max_tokens" "$work/$part" "$work/$part-tokens"
+  "$pack" create --token-bytes 2 --out "$work/packed-$part" "$work/$part-tokens" >/dev/null
 done
-
-# -- packs -------------------------------------------------------------------------------------------------------
-
-mkdir "$work/packed"
-"$pack" create --token-bytes 2 --out "$work/packed/manpages" "$work/train-tokens" >/dev/null
-"$pack" create --token-bytes 2 --out "$work/packed/manpages-heldout" "$work/heldout-tokens" >/dev/null
 rm -rf "$out/manpages" "$out/manpages-heldout"
-mv "$work/packed/manpages" "$work/packed/manpages-heldout" "$work"/tokenizer.{model,vocab} "$out/"
+mv "$work/packed-train" "$out/manpages"
+mv "$work/packed-heldout" "$out/manpages-heldout"
+mv "$work"/tokenizer.{model,vocab} "$out/"
 printf '%s\n' "$stamp" >"$out/.made-from"
 echo "text data: made $out/manpages, $out/manpages-heldout and $out/tokenizer.model"

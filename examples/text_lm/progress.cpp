@@ -31,23 +31,24 @@ Progress::Progress(const Options& options, std::uint64_t epoch_tokens, World& wo
 Progress::~Progress() = default;
 
 void Progress::add(double loss_sum, const data::Batch& batch) {
-  mine_[kLoss] += loss_sum;
-  mine_[kLossTokens] += static_cast<double>(batch.loss_tokens);
-  mine_[kTokens] += static_cast<double>(batch.token_count);
+  mine_.loss += loss_sum;
+  mine_.loss_tokens += static_cast<double>(batch.loss_tokens);
+  mine_.tokens += static_cast<double>(batch.token_count);
   samples_ += batch.sample_ids.size(0);
   padding_ += batch.padding;
 }
 
 void Progress::end_step() {
-  world_.timer().end_step({.tokens = static_cast<std::uint64_t>(mine_[kTokens]),
+  world_.timer().end_step({.tokens = static_cast<std::uint64_t>(mine_.tokens),
                            .samples = static_cast<std::uint64_t>(samples_),
                            .padding = static_cast<std::uint64_t>(padding_)});
   if (steps_ == before_.steps) first_wait_ns_ = data_wait_ns(world_);
   ++steps_;
   collect();
-  if (world_.rank() == 0) mine_[kSeconds] = elapsed();
+  if (world_.rank() == 0) mine_.seconds = elapsed();
   summed_ = mine_;
-  sum_ = world_.communicator().all_reduce({summed_.data(), summed_.size(), comm::DataType::f64}, "progress");
+  constexpr std::size_t kNumbers = sizeof(Numbers) / sizeof(double);
+  sum_ = world_.communicator().all_reduce({&summed_.loss, kNumbers, comm::DataType::f64}, "progress");
   mine_ = {};
   samples_ = padding_ = 0;
   if (seconds_ - line_at_ >= kSecondsBetweenLines) print();
@@ -57,16 +58,18 @@ void Progress::collect() {
   if (!sum_) return;
   sum_->wait();
   sum_.reset();
-  for (const Field field : {kLoss, kLossTokens, kTokens}) shown_[field] += summed_[field];
-  tokens_ += summed_[kTokens];
-  seconds_ = summed_[kSeconds];
+  shown_.loss += summed_.loss;
+  shown_.loss_tokens += summed_.loss_tokens;
+  shown_.tokens += summed_.tokens;
+  tokens_ += summed_.tokens;
+  seconds_ = summed_.seconds;
 }
 
 void Progress::print() {
   if (world_.rank() == 0 && !options_.json) {
     const double left = seconds_ * (1 / done() - 1);
-    fmt::print("step {:>5}   loss {:.3f}   {} tokens/s   {}\n", steps_ - 1,
-               shown_[kLoss] / shown_[kLossTokens], format_count(shown_[kTokens] / (seconds_ - line_at_)),
+    fmt::print("step {:>5}   loss {:.3f}   {} tokens/s   {}\n", steps_ - 1, shown_.loss / shown_.loss_tokens,
+               format_count(shown_.tokens / (seconds_ - line_at_)),
                left > 0 ? format_seconds(left) + " left" : "the last step");
     std::fflush(stdout);
   }
@@ -77,13 +80,13 @@ void Progress::print() {
 
 Summary Progress::finish() {
   collect();
-  const auto& recent = shown_[kLossTokens] > 0 ? shown_ : last_shown_;
+  const auto& recent = shown_.loss_tokens > 0 ? shown_ : last_shown_;
   return {.steps = steps_,
           .tokens = static_cast<std::int64_t>(tokens_),
           .tokens_here = static_cast<std::int64_t>(tokens_ - before_.tokens),
           .seconds = seconds_ - before_.seconds,
           .data_wait = static_cast<double>(data_wait_ns(world_) - first_wait_ns_) * 1e-9,
-          .loss = recent[kLoss] / recent[kLossTokens]};
+          .loss = recent.loss / recent.loss_tokens};
 }
 
 Progress::State Progress::state() {

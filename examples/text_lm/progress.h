@@ -7,7 +7,6 @@
 // Threads: the training thread.
 #pragma once
 
-#include <array>
 #include <cstdint>
 
 #include "examples/text_lm/options.h"
@@ -67,8 +66,12 @@ class Progress {
 
  private:
   // The numbers that are summed over the ranks. Counts are exact as doubles below 2^53.
-  enum Field : std::uint8_t { kLoss, kLossTokens, kTokens, kSeconds, kFields };
-  using Numbers = std::array<double, kFields>;
+  struct Numbers {
+    double loss = 0;
+    double loss_tokens = 0;
+    double tokens = 0;
+    double seconds = 0;  // rank 0's
+  };
 
   double done() const;
   double elapsed() const;

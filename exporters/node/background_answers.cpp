@@ -1,9 +1,6 @@
 #include "exporters/node/background_answers.h"
 
-#include <pwd.h>
-
 #include <algorithm>
-#include <array>
 #include <condition_variable>
 #include <deque>
 #include <exception>
@@ -11,8 +8,6 @@
 #include <mutex>
 #include <thread>
 #include <utility>
-
-#include "common/leaf/number.h"
 
 namespace lockstep::exporter {
 namespace {
@@ -90,17 +85,6 @@ std::optional<std::string> BackgroundAnswers::get(const std::string& key, Clock:
     state.slow = !state.changed.wait_for(lock, kMoment, [&] { return !state.entries[key].asking; });
   }
   return state.entries[key].answer;
-}
-
-std::optional<std::string> user_name(const std::string& text) {
-  const std::optional<uid_t> uid = to_number<uid_t>(text);
-  if (!uid) return std::nullopt;
-  std::array<char, 16384> buffer{};
-  passwd entry{};
-  passwd* found = nullptr;
-  if (::getpwuid_r(*uid, &entry, buffer.data(), buffer.size(), &found) != 0 || found == nullptr)
-    return std::nullopt;
-  return entry.pw_name;
 }
 
 }  // namespace lockstep::exporter

@@ -34,7 +34,4 @@ class BackgroundAnswers {
   std::shared_ptr<State> state_;  // shared with the thread, which may outlive this object
 };
 
-/// The name of a user id given in digits; nullopt if it has none, or if the directory does not answer.
-std::optional<std::string> user_name(const std::string& uid);
-
 }  // namespace lockstep::exporter

@@ -9,15 +9,15 @@
 #include <nlohmann/json.hpp>
 
 #include "common/error.h"
-#include "common/files.h"
 #include "common/leaf/text.h"
+#include "exporters/node/untrusted_file.h"
 
 namespace lockstep::exporter {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr off_t kMaxBytes = 4 << 20;
+constexpr std::uint64_t kMaxBytes = 4 << 20;
 constexpr std::size_t kMaxUsers = 1000;
 constexpr std::size_t kMaxReason = 200;
 constexpr int kVersion = 1;
@@ -49,15 +49,9 @@ void read_usage(const fs::path& file, CacheUsage& usage) {
   if (!fd && errno == ENOENT) return;
   if (!fd) fail_errno("cannot open {}", file.string());
   struct stat status = {};
-  if (::fstat(fd.get(), &status) != 0) fail_errno("cannot read {}", file.string());
-  if (!S_ISREG(status.st_mode) || (status.st_uid != 0 && status.st_uid != ::geteuid()))
+  const std::string text = read_untrusted_file(fd, kMaxBytes, file.string());
+  if (::fstat(fd.get(), &status) != 0 || (status.st_uid != 0 && status.st_uid != ::geteuid()))
     fail("{} is not a file of root", file.string());
-  if (status.st_size > kMaxBytes)
-    fail("{} has {} bytes, more than it can have", file.string(), status.st_size);
-  std::string text(static_cast<std::size_t>(status.st_size), '\0');
-  const ssize_t got = ::pread(fd.get(), text.data(), text.size(), 0);
-  if (got < 0) fail_errno("cannot read {}", file.string());
-  text.resize(static_cast<std::size_t>(got));
   try {
     parse(text, usage);
   } catch (const std::exception& error) {

@@ -4,18 +4,31 @@
 #include <exception>
 
 #include "common/clock.h"
+#include "common/leaf/number.h"
+#include "common/process.h"
 #include "exporters/families/rank_families.h"
 
 namespace lockstep::exporter {
 
+namespace {
+
 constexpr std::chrono::seconds kCacheKeep{30};
 constexpr std::chrono::minutes kNameKeep{10};
+
+// Of a user id in digits; nullopt if it has none, or if the directory does not answer.
+std::optional<std::string> name_of_user(const std::string& text) {
+  const std::optional<uid_t> uid = to_number<uid_t>(text);
+  std::string name = uid ? user_name(*uid) : text;
+  return name == text ? std::nullopt : std::optional(std::move(name));
+}
+
+}  // namespace
 
 Collector::Collector(CollectorOptions options)
     : options_(std::move(options)),
       scanner_(options_.records, options_.limits),
       cache_(options_.cache, kCacheKeep),
-      names_(&user_name, kNameKeep) {
+      names_(&name_of_user, kNameKeep) {
 }
 
 std::string Collector::page() {

@@ -51,52 +51,43 @@ void write_textfile(const Arguments& arguments, const sigset_t& signals, Collect
                arguments.textfile.string());
   }
   const timespec interval{.tv_sec = arguments.interval, .tv_nsec = 0};
-  std::string said;
+  std::string last_error;
   do {
     try {
       write_file_atomically(arguments.textfile, collector.page());
-      said.clear();
+      last_error.clear();
     } catch (const Error& error) {
-      if (said != error.what()) say(error.what());
-      said = error.what();
+      if (last_error != error.what()) say(error.what());
+      last_error = error.what();
     }
   } while (sigtimedwait(&signals, nullptr, &interval) < 0);
   ::unlink(arguments.textfile.c_str());
 }
 
 // The answer at /targets. Prometheus keeps its last list if there is none.
-class TargetsPage {
- public:
-  TargetsPage(int port, const Say& say)
-      : answers_(
-            [port, say](const std::string&) -> std::optional<std::string> {
-              try {
-                return targets_of_slurm(port);
-              } catch (const std::exception& error) {
-                say(error.what());
-                return std::nullopt;
-              }
-            },
-            std::chrono::seconds(30)) {
-    get();
-  }
-
-  std::optional<std::string> get() { return answers_.get("", BackgroundAnswers::Clock::now()); }
-
-  std::string page() {
-    if (auto answer = get()) return *answer;
-    fail("sinfo has not named the nodes yet");
-  }
-
- private:
-  BackgroundAnswers answers_;
-};
+Content targets_page(int port, const Say& say) {
+  const auto ask = [port, say](const std::string&) -> std::optional<std::string> {
+    try {
+      return targets_of_slurm(port);
+    } catch (const std::exception& error) {
+      say(error.what());
+      return std::nullopt;
+    }
+  };
+  const auto answers = std::make_shared<BackgroundAnswers>(ask, std::chrono::seconds(30));
+  const auto latest = [answers] { return answers->get("", BackgroundAnswers::Clock::now()); };
+  (void)latest();  // asks before the first request
+  return {.type = "application/json", .make = [latest] {
+            if (auto answer = latest()) return *answer;
+            fail("sinfo has not named the nodes yet");
+          }};
+}
 
 // Reads the web configuration again every few seconds: a certificate that is renewed must not need a restart.
 void wait_for_end(const Arguments& arguments, const sigset_t& signals, HttpServer& server, const Say& say) {
   WebConfig used = arguments.http.web;
   const timespec interval{.tv_sec = 2, .tv_nsec = 0};
-  std::string said;
+  std::string last_error;
   while (sigtimedwait(&signals, nullptr, &interval) < 0) {
     if (arguments.web_config.empty()) continue;
     try {
@@ -106,10 +97,10 @@ void wait_for_end(const Arguments& arguments, const sigset_t& signals, HttpServe
         used = now;
         say(fmt::format("uses the new {}", arguments.web_config.string()));
       }
-      said.clear();
+      last_error.clear();
     } catch (const Error& error) {
-      if (said != error.what()) say(fmt::format("{}; the one before stays in use", error.what()));
-      said = error.what();
+      if (last_error != error.what()) say(fmt::format("{}; the one before stays in use", error.what()));
+      last_error = error.what();
     }
   }
 }
@@ -119,11 +110,7 @@ void serve(Arguments& arguments, const sigset_t& signals, Collector& collector, 
   std::map<std::string, Content> paths;
   paths["/metrics"] = {.type = "text/plain; version=0.0.4; charset=utf-8",
                        .make = [&collector] { return collector.page(); }};
-  if (arguments.serve_targets) {
-    paths["/targets"] = {
-        .type = "application/json",
-        .make = [page = std::make_shared<TargetsPage>(arguments.target_port, say)] { return page->page(); }};
-  }
+  if (arguments.serve_targets) paths["/targets"] = targets_page(arguments.target_port, say);
   HttpServer server(arguments.http, std::move(paths));
   const std::string url = server.url() + "/metrics";
   if (json) {

@@ -1,20 +1,18 @@
 #include "exporters/node/staging_record.h"
 
 #include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "common/error.h"
-#include "common/files.h"
 #include "common/leaf/text.h"
+#include "exporters/node/untrusted_file.h"
 
 namespace lockstep::exporter {
 namespace {
 
-constexpr off_t kMaxBytes = 1 << 20;
+constexpr std::uint64_t kMaxBytes = 1 << 20;
 constexpr std::size_t kMaxSources = 1000;
 constexpr int kMaxDepth = 8;
 constexpr std::size_t kMaxReason = 200;  // the parser's message holds what it read last
@@ -24,19 +22,6 @@ T sum(const std::vector<StagedSource>& sources, T StagedSource::*field) {
   T total{};
   for (const StagedSource& source : sources) total += source.*field;
   return total;
-}
-
-std::string read_bounded(int fd, const std::string& name) {
-  struct stat status = {};
-  if (::fstat(fd, &status) != 0) fail_errno("cannot read {}", name);
-  if (!S_ISREG(status.st_mode)) fail("cannot read {}: it is not a regular file", name);
-  if (status.st_size > kMaxBytes)
-    fail("cannot read {}: it has {} bytes, more than a staging record can have", name, status.st_size);
-  std::string text(static_cast<std::size_t>(status.st_size), '\0');
-  const ssize_t got = ::pread(fd, text.data(), text.size(), 0);
-  if (got < 0) fail_errno("cannot read {}", name);
-  text.resize(static_cast<std::size_t>(got));
-  return text;
 }
 
 // A record without a state was written when staging was done. An unknown state comes from a later version.
@@ -108,7 +93,7 @@ std::optional<StagingRecord> read_staging_record(int folder, const std::string& 
   const UniqueFd fd(::openat(folder, name.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
   if (!fd && errno == ENOENT) return std::nullopt;
   if (!fd) fail_errno("cannot open {}", name);
-  return parse(read_bounded(fd.get(), name), name);
+  return parse(read_untrusted_file(fd, kMaxBytes, name), name);
 }
 
 std::optional<StagingRecord> read_staging_record(const std::filesystem::path& path) {

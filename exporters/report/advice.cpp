@@ -201,7 +201,7 @@ std::optional<LongSteps> long_steps(const Snapshot& rank) {
   }
   const double middle = median(own);
   double all = 0;
-  double more = 0;
+  double excess = 0;
   std::size_t count = 0;
   std::array<std::uint64_t, record::kPhases> phases{};
   for (const record::Step& step : rank.steps) {
@@ -210,10 +210,10 @@ std::optional<LongSteps> long_steps(const Snapshot& rank) {
     all += ns;
     if (ns < kLongStep * middle) continue;
     ++count;
-    more += ns - middle;
+    excess += ns - middle;
     for (std::size_t i = 0; i < record::kPhases; ++i) phases.at(i) += step.phase_ns.at(i);
   }
-  if (count == 0 || more < kLongSteps * all ||
+  if (count == 0 || excess < kLongSteps * all ||
       static_cast<double>(count) > kLongSteps * static_cast<double>(own.size())) {
     return {};
   }
@@ -224,7 +224,7 @@ std::optional<LongSteps> long_steps(const Snapshot& rank) {
       {"long-steps",
        fmt::format(
            "{} of the last {} steps take at least {:.0f} times as long as the median step, and {:.0f} % of the time, mostly in {}.",
-           count, own.size(), kLongStep, 100 * more / all, record::name(phase)),
+           count, own.size(), kLongStep, 100 * excess / all, record::name(phase)),
        "If these are evaluations, keep them out of the steps: world.timer().begin_step() after each; if their samples are long, set plan.step_stretch = 1."},
       phase};
 }

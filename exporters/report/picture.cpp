@@ -42,7 +42,7 @@ std::vector<const Snapshot*> shown(const Run& run) {
   return ranks;
 }
 
-std::string more(const Run& run) {
+std::string slowest_only(const Run& run) {
   if (run.ranks.size() <= kMaxRows) return "";
   return fmt::format(" (the {} slowest of {} ranks)", kMaxRows, run.ranks.size());
 }
@@ -188,7 +188,7 @@ std::string phase_bars(const Run& run) {
                        top - 4, bottom + 4);
     svg += text_at(x, bottom + 18, "middle", fmt::format("{:g}", mark));
   }
-  svg += text_at(kLeft + kWidth / 2, bottom + 36, "middle", "milliseconds per step" + more(run));
+  svg += text_at(kLeft + kWidth / 2, bottom + 36, "middle", "milliseconds per step" + slowest_only(run));
   for (std::size_t i = 0; i < ranks.size(); ++i) {
     const Snapshot& rank = *ranks[i];
     const double y = top + row * static_cast<double>(i);
@@ -248,7 +248,7 @@ std::string step_heatmap(const Run& run) {
     const double x = kLeft + (mark - static_cast<double>(first)) / static_cast<double>(group) * cell;
     svg += text_at(x, bottom + 16, "middle", fmt::format("{:.0f}", mark));
   }
-  svg += text_at(kLeft + kWidth / 2, bottom + 36, "middle", "step" + more(run));
+  svg += text_at(kLeft + kWidth / 2, bottom + 36, "middle", "step" + slowest_only(run));
   return svg + "</svg>";
 }
 

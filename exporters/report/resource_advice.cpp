@@ -48,7 +48,7 @@ void advise_on_memory(const Run& run, Findings& found) {
 void advise_on_cpus(const Run& run, std::vector<Advice>& advice) {
   struct Node {
     double used = 0;
-    double most = 0;
+    double largest = 0;
     double limit = 0;
   };
   std::map<std::string, Node> nodes;
@@ -57,11 +57,11 @@ void advise_on_cpus(const Run& run, std::vector<Advice>& advice) {
     Node& node = nodes[rank.identity.node];
     node.limit = rank.resources->cpu_limit;
     node.used += cpus_used(rank);
-    node.most = std::max(node.most, cpus_used(rank));
+    node.largest = std::max(node.largest, cpus_used(rank));
   }
   for (const auto& [name, node] : nodes) {
     // More than the limit together: then each rank has a cgroup and a limit of its own.
-    const double used = node.used > 1.1 * node.limit ? node.most : node.used;
+    const double used = node.used > 1.1 * node.limit ? node.largest : node.used;
     if (used < kCpuLimit * node.limit) continue;
     advice.push_back(
         {"cpu-limit",

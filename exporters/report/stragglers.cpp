@@ -367,13 +367,13 @@ class Analysis {
     }
     same->ranks.push_back(identity.rank);
     std::sort(same->ranks.begin(), same->ranks.end());
-    std::vector<std::size_t> together;
+    std::vector<std::size_t> group;
     for (std::size_t i = 0; i < run_.ranks.size(); ++i) {
       const auto& ranks = same->ranks;
-      if (std::binary_search(ranks.begin(), ranks.end(), run_.ranks[i].identity.rank)) together.push_back(i);
+      if (std::binary_search(ranks.begin(), ranks.end(), run_.ranks[i].identity.rank)) group.push_back(i);
     }
-    same->often = often(together);
-    if (same->cause != Cause::uneven_input) same->step_ms_without = step_ms_ - saved_without(together);
+    same->often = often(group);
+    if (same->cause != Cause::uneven_input) same->step_ms_without = step_ms_ - saved_without(group);
   }
 
   void add_turns(Stragglers& result, double lost) const {
@@ -390,13 +390,13 @@ class Analysis {
 
   // If records of some ranks are missing, the late rank may be one of those: then subtracts the measured waiting.
   double network_of(const StepRow& row, bool complete) const {
-    double least = -1;
+    double smallest = -1;
     for (const Step* step : row) {
       const double exposed =
           phase_of(*step, Phase::comm_exposed) - (complete ? 0 : milliseconds(step->comm_wait_ns));
-      least = least < 0 ? exposed : std::min(least, exposed);
+      smallest = smallest < 0 ? exposed : std::min(smallest, exposed);
     }
-    return std::max(0.0, least);
+    return std::max(0.0, smallest);
   }
 
   void find_network(Stragglers& result) const {

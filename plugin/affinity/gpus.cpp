@@ -3,6 +3,7 @@
 
 #include "common/error.h"
 #include "common/leaf/number.h"
+#include "common/leaf/split.h"
 #include "plugin/affinity/plan.h"
 
 namespace lockstep::affinity {
@@ -39,14 +40,13 @@ std::vector<int> find_gpus(const Machine& machine, const std::string& list) {
     std::iota(found.begin(), found.end(), 0);
     return found;
   }
-  for (std::string_view rest = list; !rest.empty();) {
-    const auto comma = rest.find(',');
-    const int gpu = find_gpu(machine, rest.substr(0, comma));
+  if (list.empty()) return found;
+  for (const std::string_view text : split(list, ',')) {
+    const int gpu = find_gpu(machine, text);
     if (std::find(found.begin(), found.end(), gpu) != found.end()) {
       fail_usage("GPU list '{}' names {} twice", list, machine.gpus[static_cast<std::size_t>(gpu)].bus_id);
     }
     found.push_back(gpu);
-    rest = comma == std::string_view::npos ? std::string_view() : rest.substr(comma + 1);
   }
   return found;
 }

@@ -6,6 +6,7 @@
 #include "common/environment.h"
 #include "common/error.h"
 #include "common/leaf/number.h"
+#include "common/leaf/split.h"
 
 namespace lockstep::affinity {
 namespace {
@@ -50,16 +51,13 @@ std::optional<LocalRank> from_slurm() {
 }  // namespace
 
 int tasks_on_node(const std::string& counts, long node) {
-  for (std::string_view rest = counts; !rest.empty();) {
-    const auto comma = rest.find(',');
-    const std::string_view part = rest.substr(0, comma);
+  for (const std::string_view part : split(counts, ',')) {
     const auto times = part.find("(x");
     const int tasks = parse_count(part.substr(0, times), counts);
     const bool repeated = times != std::string_view::npos && part.back() == ')';
     const int nodes = repeated ? parse_count(part.substr(times + 2, part.size() - times - 3), counts) : 1;
     if (node < nodes) return tasks;
     node -= nodes;
-    rest = comma == std::string_view::npos ? std::string_view() : rest.substr(comma + 1);
   }
   fail_usage("Slurm's task counts '{}' have no entry for this node", counts);
 }

@@ -1,5 +1,3 @@
-#include "plugin/doctor/disks.h"
-
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
@@ -15,6 +13,7 @@
 #include "common/error.h"
 #include "common/leaf/unique_fd.h"
 #include "common/units.h"
+#include "plugin/doctor/checks.h"
 
 namespace lockstep::doctor {
 namespace {

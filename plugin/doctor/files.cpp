@@ -1,5 +1,3 @@
-#include "plugin/doctor/files.h"
-
 #include <grp.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -9,6 +7,7 @@
 
 #include "common/error.h"
 #include "common/units.h"
+#include "plugin/doctor/checks.h"
 #include "plugin/spank/process/folder.h"
 
 namespace lockstep::doctor {

@@ -1,5 +1,3 @@
-#include "plugin/doctor/gpus.h"
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -9,6 +7,7 @@
 
 #include "common/error.h"
 #include "common/nvml.h"
+#include "plugin/doctor/checks.h"
 
 namespace lockstep::doctor {
 namespace {

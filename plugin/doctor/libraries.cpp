@@ -1,5 +1,3 @@
-#include "plugin/doctor/libraries.h"
-
 #include <algorithm>
 #include <array>
 #include <fstream>
@@ -9,7 +7,7 @@
 
 #include "common/environment.h"
 #include "common/error.h"
-#include "plugin/doctor/configuration.h"
+#include "plugin/doctor/checks.h"
 
 namespace lockstep::doctor {
 namespace {

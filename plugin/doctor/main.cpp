@@ -4,15 +4,7 @@
 
 #include "common/process.h"
 #include "common/tool.h"
-#include "plugin/doctor/configuration.h"
-#include "plugin/doctor/disks.h"
-#include "plugin/doctor/files.h"
-#include "plugin/doctor/gpus.h"
-#include "plugin/doctor/libraries.h"
-#include "plugin/doctor/monitoring.h"
-#include "plugin/doctor/neighbours.h"
-#include "plugin/doctor/slurm.h"
-#include "plugin/doctor/tasks.h"
+#include "plugin/doctor/checks.h"
 
 namespace {
 

@@ -1,5 +1,3 @@
-#include "plugin/doctor/monitoring.h"
-
 #include <fcntl.h>
 #include <grp.h>
 #include <ifaddrs.h>
@@ -20,7 +18,7 @@
 #include "common/files.h"
 #include "common/leaf/text.h"
 #include "common/sockets.h"
-#include "plugin/doctor/configuration.h"
+#include "plugin/doctor/checks.h"
 
 namespace lockstep::doctor {
 namespace {

@@ -1,5 +1,3 @@
-#include "plugin/doctor/neighbours.h"
-
 #include <poll.h>
 #include <sys/socket.h>
 
@@ -18,6 +16,7 @@
 #include "common/process.h"
 #include "common/sockets.h"
 #include "common/units.h"
+#include "plugin/doctor/checks.h"
 #include "staging/rendezvous/rendezvous_outcome.h"
 
 namespace lockstep::doctor {
@@ -113,12 +112,12 @@ class Answers {
       if (left.count() <= 0 || ::poll(&wait, 1, static_cast<int>(left.count())) <= 0) return;
       const UniqueFd client(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC));
       if (!client) continue;
-      const auto asked = to_hello(read_line(client), hello_.key);
-      if (!asked) continue;
+      const auto request = to_hello(read_line(client), hello_.key);
+      if (!request) continue;
       try {
         hello_.seconds = wall_seconds();
         send_all(client, nlohmann::json(hello_).dump() + "\n", "the other node");
-        waiting_.erase(asked->node);
+        waiting_.erase(request->node);
       } catch (const Error&) {  // it asks again
       }
     }

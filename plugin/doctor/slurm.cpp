@@ -1,5 +1,3 @@
-#include "plugin/doctor/slurm.h"
-
 #include <unistd.h>
 
 #include <regex>
@@ -10,6 +8,7 @@
 #include "common/files.h"
 #include "common/leaf/text.h"
 #include "common/tool.h"
+#include "plugin/doctor/checks.h"
 
 namespace lockstep::doctor {
 namespace {

@@ -1,5 +1,3 @@
-#include "plugin/doctor/tasks.h"
-
 #include <algorithm>
 #include <charconv>
 
@@ -9,6 +7,7 @@
 #include "common/process.h"
 #include "plugin/affinity/launcher.h"
 #include "plugin/affinity/topology.h"
+#include "plugin/doctor/checks.h"
 #include "staging/rendezvous/rendezvous_outcome.h"
 
 namespace lockstep::doctor {
@@ -31,20 +30,20 @@ int cpus_of_job(const affinity::Machine& machine) {
   return affinity::tasks_on_node(*counts, self == nodes.end() ? 0 : self - nodes.begin());
 }
 
-struct Place {
-  int cores = 0;
+struct BoundCores {
+  int count = 0;
   int threads_per_core = 1;
 };
 
-Place place_of(const std::vector<int>& mask, const affinity::Machine& machine) {
-  Place place;
+BoundCores cores_of(const std::vector<int>& mask, const affinity::Machine& machine) {
+  BoundCores bound;
   for (const affinity::Core& core : machine.cores) {
     const auto mine = [&](int cpu) { return std::binary_search(mask.begin(), mask.end(), cpu); };
     if (!std::any_of(core.cpus.begin(), core.cpus.end(), mine)) continue;
-    ++place.cores;
-    place.threads_per_core = std::max(place.threads_per_core, static_cast<int>(core.cpus.size()));
+    ++bound.count;
+    bound.threads_per_core = std::max(bound.threads_per_core, static_cast<int>(core.cpus.size()));
   }
-  return place;
+  return bound;
 }
 
 }  // namespace
@@ -66,10 +65,10 @@ void check_cpus(const Task& task, const std::string& option_prefix, Report& repo
   const affinity::Machine machine = affinity::load_live(affinity::Devices::skip);
   const int job_cpus = cpus_of_job(machine);
   const std::vector<int> mask = cpus_of_this_thread();
-  const Place place = place_of(mask, machine);
+  const BoundCores bound = cores_of(mask, machine);
   const int share = job_cpus / task.on_node;
   const std::string tasks = fmt::format("{} task{}", task.on_node, task.on_node == 1 ? "" : "s");
-  if (place.cores == 1 && share >= 2 * place.threads_per_core) {
+  if (bound.count == 1 && share >= 2 * bound.threads_per_core) {
     report.warning(
         "binding",
         fmt::format("this task has one core (CPU {}), and the job has {} CPUs for {} on this node",

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 #include <cstring>
 #include <optional>
 #include <set>
@@ -14,6 +13,7 @@
 #include "common/crc32c.h"
 #include "common/error.h"
 #include "common/files.h"
+#include "common/leaf/text.h"
 #include "staging/pack/file_status.h"
 #include "staging/pack/formats/lmdb_tree.h"
 #include "staging/pack/formats/mds_index.h"
@@ -68,13 +68,9 @@ bool ends_with_any(std::string_view name, std::initializer_list<std::string_view
 std::string_view without_shard_number(std::string_view name) {
   const std::size_t of = name.rfind("-of-");
   if (of == std::string_view::npos) return name;
-  const auto digits = [](std::string_view text) {
-    return !text.empty() && std::all_of(text.begin(), text.end(),
-                                        [](char c) { return std::isdigit(static_cast<unsigned char>(c)); });
-  };
   const std::size_t dash = name.substr(0, of).rfind('-');
-  if (dash == std::string_view::npos || !digits(name.substr(of + 4)) ||
-      !digits(name.substr(dash + 1, of - dash - 1)))
+  if (dash == std::string_view::npos || !is_number(name.substr(of + 4)) ||
+      !is_number(name.substr(dash + 1, of - dash - 1)))
     return name;
   return name.substr(0, dash);
 }

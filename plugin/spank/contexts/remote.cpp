@@ -14,6 +14,8 @@
 
 #include "common/leaf/cpu_list.h"
 #include "common/leaf/host_name.h"
+#include "common/leaf/split.h"
+#include "common/leaf/text.h"
 #include "common/leaf/unique_fd.h"
 #include "plugin/spank/contexts/context.h"
 #include "plugin/spank/contexts/invocation.h"
@@ -110,7 +112,7 @@ StepOnNode identify(spank_t spank) {
 void identify_by_variables(spank_t spank, StepOnNode& step) {
   step.node = this_node(spank);
   const std::string restart = job_variable(spank, "SLURM_RESTART_COUNT");
-  if (restart != "0" && restart.find_first_not_of("0123456789") == std::string::npos) step.restart = restart;
+  if (restart != "0" && is_number(restart)) step.restart = restart;
   if (step.nodes == 1) return;
   step.node_list = job_variable(spank, "SLURM_STEP_NODELIST");
   // The components of a heterogeneous step in an ordinary job have the same numbers and node lists, but srun
@@ -241,7 +243,7 @@ void record_grant(spank_t spank, PreparedStep& step, std::uint32_t task) {
   for (const char* const name : {"CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"}) {
     std::vector<std::string> gpus = gpus_of_task(job_variable(spank, name), of_step);
     for (std::string& gpu : gpus) gpu = pci_address(gpu);
-    if (!gpus.empty()) return step.tasks->record_gpus(task, join_list(gpus));
+    if (!gpus.empty()) return step.tasks->record_gpus(task, join(gpus, ","));
   }
 }
 
@@ -335,10 +337,10 @@ void init_post_opt(spank_t spank) {
   }
   // A batch script is not pinned: its commands would inherit its CPUs and its OMP_ variables.
   step->pins = for_tasks && step->settings.pin.on();
-  if (id == kBatchStep && !step->settings.batch) step->settings.sources.clear();
+  if (id == kBatchStep && step->settings.batch == "no") step->settings.sources.clear();
   const bool stages = !step->settings.sources.empty();
   // An option that is off still removes the outer step's variables.
-  if (!stages && !step->pins && !step->settings.metrics && step->refusal.empty() &&
+  if (!stages && !step->pins && step->settings.metrics == "off" && step->refusal.empty() &&
       !invocation().has_options())
     return;
   step->step = identify(spank);
@@ -346,7 +348,7 @@ void init_post_opt(spank_t spank) {
   if (stages) make_store(*step, item<gid_t>(spank, S_JOB_GID));
   if (stages && step->settings.on_error == "source") make_links(*step, item<gid_t>(spank, S_JOB_GID));
   if (stages && step->settings.mode == "background") make_lifetime_pipe(*step);
-  if (step->settings.metrics) make_record_folder(*step);
+  if (step->settings.metrics == "on") make_record_folder(*step);
   step->tasks = std::make_unique<NodeTasks>(
       std::max<std::uint32_t>(1, item<std::uint32_t>(spank, S_JOB_LOCAL_TASK_COUNT)));
   prepared_step() = std::move(step);

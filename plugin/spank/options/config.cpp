@@ -9,7 +9,9 @@
 #include <charconv>
 
 #include "common/leaf/error.h"
+#include "common/leaf/number.h"
 #include "common/leaf/port.h"
+#include "common/leaf/split.h"
 #include "common/leaf/subnet.h"
 #include "common/leaf/unique_fd.h"
 
@@ -51,9 +53,8 @@ struct Line {
     return result << shift;
   }
   int integer(std::string_view text, int low, int high) const {
-    int result = 0;
-    const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), result);
-    if (error != std::errc{} || stop != text.data() + text.size() || result < low || result > high) {
+    const int result = to_number<int>(text).value_or(low - 1);
+    if (result < low || result > high) {
       refuse("'" + std::string(key) + "' must be a number from " + std::to_string(low) + " to " +
              std::to_string(high));
     }
@@ -64,12 +65,8 @@ struct Line {
     return std::string(value);
   }
   std::vector<std::string_view> items() const {
-    std::vector<std::string_view> list;
-    for (std::size_t begin = 0; begin <= value.size();) {
-      const std::size_t end = std::min(value.find(',', begin), value.size());
-      list.push_back(trimmed(value.substr(begin, end - begin)));
-      begin = end + 1;
-    }
+    std::vector<std::string_view> list = split(value, ',');
+    for (std::string_view& item : list) item = trimmed(item);
     return list;
   }
   std::vector<std::string> folders() const {
@@ -310,10 +307,8 @@ void check_allowed(const Config& config, Option option, const Settings& settings
   const std::vector<std::string>& words = partition_known ? *allowed : config.allowed_somewhere.at(index);
   const std::string word = word_of(option, settings);
   if (std::find(words.begin(), words.end(), word) != words.end()) return;
-  std::string names;
-  for (const std::string& each : words) names += (names.empty() ? "" : ", ") + each;
   throw Error(std::string("--") + row_of(option).name + "=" + word +
-              " is not allowed here; the administrator allows: " + names);
+              " is not allowed here; the administrator allows: " + join(words, ", "));
 }
 
 }  // namespace lockstep::spank

@@ -8,12 +8,13 @@
 namespace {
 
 void print_help() {
-  std::puts(
-      "Options that Lockstep's plugin adds to sbatch, salloc and srun\n"
-      "Usage: srun [OPTIONS] COMMAND\n\n"
-      "srun --help lists the options too, with the prefix that the site may have set. The file lockstep.conf may\n"
-      "change their defaults and forbid values.\n\n"
-      "Options:");
+  std::puts(R"(Options that Lockstep's plugin adds to sbatch, salloc and srun
+Usage: srun [OPTIONS] COMMAND
+
+srun --help lists the options too, with the prefix that the site may have set. The file lockstep.conf may
+change their defaults and forbid values.
+
+Options:)");
   for (const lockstep::spank::OptionRow& row : lockstep::spank::option_table()) {
     std::string_view usage = row.usage;
     constexpr std::string_view kOurs = "lockstep: ";

@@ -1,6 +1,9 @@
 #include "plugin/spank/options/options.h"
 
+#include <algorithm>
+
 #include "common/leaf/number.h"
+#include "common/leaf/split.h"
 #include "common/leaf/text.h"
 #include "plugin/spank/process/report.h"
 
@@ -12,21 +15,22 @@ constexpr std::array<OptionRow, kOptions> kTable{{
      "lockstep: copy data (folders, files, patterns) to the nodes' local disks before tasks start; tasks find it in $LOCKSTEP_DATA; write a comma in a name as \\,",
      "LOCKSTEP_STAGE"},
     {Option::stage_mode, "stage-mode", "block|background",
-     "lockstep: start tasks when all data is staged, or at once", "LOCKSTEP_STAGE_MODE"},
+     "lockstep: start tasks when all data is staged, or at once", "LOCKSTEP_STAGE_MODE", &Settings::mode},
     {Option::stage_tier, "stage-tier", "disk|ram", "lockstep: copy to the node's disk or memory",
-     "LOCKSTEP_STAGE_TIER"},
+     "LOCKSTEP_STAGE_TIER", &Settings::tier},
     {Option::stage_on_error, "stage-on-error", "fail|source",
-     "lockstep: if staging fails, end the step, or read from the source", "LOCKSTEP_STAGE_ON_ERROR"},
+     "lockstep: if staging fails, end the step, or read from the source", "LOCKSTEP_STAGE_ON_ERROR",
+     &Settings::on_error},
     {Option::stage_verify, "stage-verify", "quick|full|off", "lockstep: how to check a local copy before use",
-     "LOCKSTEP_STAGE_VERIFY"},
+     "LOCKSTEP_STAGE_VERIFY", &Settings::verify},
     {Option::stage_batch, "stage-batch", "yes|no",
      "lockstep: whether the batch script's node stages before the script starts, or only steps of srun stage",
-     "LOCKSTEP_STAGE_BATCH"},
+     "LOCKSTEP_STAGE_BATCH", &Settings::batch},
     {Option::pin, "pin", "auto|numa|cache|core|off[,...]",
      "lockstep: bind each task and its loader threads to CPUs; may be followed by workers=N, smt=K, mem=local|interleave|off, explain",
      "LOCKSTEP_PIN"},
     {Option::metrics, "metrics", "on|off", "lockstep: whether ranks write step times for the node's exporter",
-     "LOCKSTEP_METRICS"},
+     "LOCKSTEP_METRICS", &Settings::metrics},
 }};
 
 // The beginning of a user's text, which may be too long for a message.
@@ -41,12 +45,9 @@ std::string shown(Option option, std::string_view value) {
 
 // The value, if it is valid.
 std::string choose(Option option, std::string_view value) {
-  std::string names;
-  for (const std::string_view word : words_of(option)) {
-    if (word == value) return std::string(value);
-    names += (names.empty() ? "" : ", ") + std::string(word);
-  }
-  throw Error(shown(option, value) + " is not valid; valid values: " + names);
+  const std::vector<std::string_view> words = words_of(option);
+  if (std::find(words.begin(), words.end(), value) != words.end()) return std::string(value);
+  throw Error(shown(option, value) + " is not valid; valid values: " + join(words, ", "));
 }
 
 [[noreturn]] void refuse_pin(std::string_view value, const std::string& why) {
@@ -88,20 +89,12 @@ void add_pin_item(std::string_view whole, std::string_view item, PinRequest& pin
 
 PinRequest parse_pin(std::string_view value) {
   PinRequest pin;
-  std::size_t begin = 0;
-  for (bool first = true; begin <= value.size(); first = false) {
-    const std::size_t end = std::min(value.find(',', begin), value.size());
-    const std::string_view item = value.substr(begin, end - begin);
-    begin = end + 1;
-    if (!first) {
-      add_pin_item(value, item, pin);
-      continue;
-    }
-    bool known = false;
-    for (const std::string_view policy : words_of(Option::pin)) known = known || item == policy;
-    if (!known) refuse_pin(value, "'" + cut(item) + "' is not a policy");
-    pin.policy = item;
-  }
+  const std::vector<std::string_view> items = split(value, ',');
+  const std::vector<std::string_view> policies = words_of(Option::pin);
+  if (std::find(policies.begin(), policies.end(), items.front()) == policies.end())
+    refuse_pin(value, "'" + cut(items.front()) + "' is not a policy");
+  pin.policy = items.front();
+  for (std::size_t i = 1; i < items.size(); ++i) add_pin_item(value, items[i], pin);
   return pin;
 }
 
@@ -164,76 +157,24 @@ std::string join_sources(const std::vector<std::string>& sources) {
 
 void apply(Option option, std::string_view value, Settings& settings) {
   check_text(option, value);
-  switch (option) {
-    case Option::stage:
-      settings.sources = split_sources(value);
-      return;
-    case Option::stage_mode:
-      settings.mode = choose(option, value);
-      return;
-    case Option::stage_tier:
-      settings.tier = choose(option, value);
-      return;
-    case Option::stage_on_error:
-      settings.on_error = choose(option, value);
-      return;
-    case Option::stage_verify:
-      settings.verify = choose(option, value);
-      return;
-    case Option::stage_batch:
-      settings.batch = choose(option, value) == "yes";
-      return;
-    case Option::pin:
-      settings.pin = parse_pin(value);
-      return;
-    case Option::metrics:
-      settings.metrics = choose(option, value) == "on";
-      return;
+  if (std::string Settings::*word = row_of(option).word; word != nullptr) {
+    settings.*word = choose(option, value);
+  } else if (option == Option::stage) {
+    settings.sources = split_sources(value);
+  } else {
+    settings.pin = parse_pin(value);
   }
 }
 
 std::vector<std::string_view> words_of(Option option) {
-  switch (option) {
-    case Option::stage:
-      return {};
-    case Option::stage_mode:
-      return {"block", "background"};
-    case Option::stage_tier:
-      return {"disk", "ram"};
-    case Option::stage_on_error:
-      return {"fail", "source"};
-    case Option::stage_verify:
-      return {"quick", "full", "off"};
-    case Option::stage_batch:
-      return {"yes", "no"};
-    case Option::pin:
-      return {"auto", "numa", "cache", "core", "off"};
-    case Option::metrics:
-      return {"on", "off"};
-  }
-  return {};
+  if (option == Option::stage) return {};
+  const std::string_view arguments = row_of(option).arguments;
+  return split(arguments.substr(0, arguments.find('[')), '|');  // more than a policy may follow in --pin
 }
 
 std::string word_of(Option option, const Settings& settings) {
-  switch (option) {
-    case Option::stage:
-      return "";
-    case Option::stage_mode:
-      return settings.mode;
-    case Option::stage_tier:
-      return settings.tier;
-    case Option::stage_on_error:
-      return settings.on_error;
-    case Option::stage_verify:
-      return settings.verify;
-    case Option::stage_batch:
-      return settings.batch ? "yes" : "no";
-    case Option::pin:
-      return settings.pin.policy;
-    case Option::metrics:
-      return settings.metrics ? "on" : "off";
-  }
-  return "";
+  if (std::string Settings::*word = row_of(option).word; word != nullptr) return settings.*word;
+  return option == Option::pin ? settings.pin.policy : "";
 }
 
 }  // namespace lockstep::spank

@@ -16,19 +16,6 @@ namespace lockstep::spank {
 enum class Option { stage, stage_mode, stage_tier, stage_on_error, stage_verify, stage_batch, pin, metrics };
 inline constexpr std::size_t kOptions = 8;
 
-/// One option as users see it.
-struct OptionRow {
-  Option option;
-  const char* name;       ///< without the dashes and the site's prefix
-  const char* arguments;  ///< its values, short enough for one line of --help
-  const char* usage;      ///< its help
-  const char* variable;   ///< the environment variable with the same effect
-};
-
-/// All options, in the order of the enumeration.
-const std::array<OptionRow, kOptions>& option_table();
-const OptionRow& row_of(Option option);
-
 /// The value of --pin.
 struct PinRequest {
   std::string policy = "off";    ///< auto, numa, cache, core or off
@@ -46,10 +33,25 @@ struct Settings {
   std::string tier = "disk";
   std::string on_error = "fail";
   std::string verify = "quick";
-  bool batch = true;  ///< the batch step stages too
+  std::string batch = "yes";  ///< whether the batch step stages too
   PinRequest pin;
-  bool metrics = false;
+  std::string metrics = "off";
 };
+
+/// One option as users see it.
+struct OptionRow {
+  Option option;
+  const char* name;       ///< without the dashes and the site's prefix
+  const char* arguments;  ///< its values, short enough for one line of --help
+  const char* usage;      ///< its help
+  const char* variable;   ///< the environment variable with the same effect
+  /// Its value in Settings; none for --stage and --pin, whose values are more than a word.
+  std::string Settings::*word = nullptr;
+};
+
+/// All options, in the order of the enumeration.
+const std::array<OptionRow, kOptions>& option_table();
+const OptionRow& row_of(Option option);
 
 /// Reads one option's value into `settings`. Throws Error naming the option, the value and the valid values.
 void apply(Option option, std::string_view value, Settings& settings);

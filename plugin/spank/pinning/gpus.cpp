@@ -5,6 +5,7 @@
 #include <fstream>
 #include <set>
 
+#include "common/leaf/split.h"
 #include "common/leaf/text.h"
 
 namespace lockstep::spank {
@@ -15,19 +16,9 @@ constexpr std::size_t kMaxGpus = 1024;
 }  // namespace
 
 std::vector<std::string> split_list(const std::string& text) {
-  std::vector<std::string> items;
-  for (std::size_t begin = 0; begin < text.size();) {
-    const std::size_t end = std::min(text.find(',', begin), text.size());
-    items.push_back(text.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return items;
-}
-
-std::string join_list(const std::vector<std::string>& items) {
-  std::string text;
-  for (const std::string& item : items) text += (text.empty() ? "" : ",") + item;
-  return text;
+  if (text.empty()) return {};
+  const std::vector<std::string_view> items = split(text, ',');
+  return {items.begin(), items.end()};
 }
 
 std::vector<std::string> gpus_of_task(const std::string& visible, const std::string& of_step) {
@@ -52,7 +43,7 @@ std::string list_for_plan(const std::vector<std::vector<std::string>>& of_tasks)
   if (of_tasks.empty() || of_tasks.front().empty()) return "";
   const auto& first = of_tasks.front();
   if (std::all_of(of_tasks.begin(), of_tasks.end(), [&](const auto& each) { return each == first; })) {
-    return join_list(first);
+    return join(first, ",");
   }
   std::vector<std::string> all;
   for (const auto& each : of_tasks) {
@@ -60,7 +51,7 @@ std::string list_for_plan(const std::vector<std::vector<std::string>>& of_tasks)
     all.insert(all.end(), each.begin(), each.end());
   }
   // Tasks that share only some of their GPUs: equal blocks cannot express that.
-  return std::set<std::string>(all.begin(), all.end()).size() == all.size() ? join_list(all) : "";
+  return std::set<std::string>(all.begin(), all.end()).size() == all.size() ? join(all, ",") : "";
 }
 
 std::string pci_address(const std::string& number, const std::string& listed) {

@@ -26,6 +26,5 @@ std::string pci_address(const std::string& number, const std::string& listed = "
 
 /// Splits "a,b" at the commas; "" has no items.
 std::vector<std::string> split_list(const std::string& text);
-std::string join_list(const std::vector<std::string>& items);
 
 }  // namespace lockstep::spank

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "common/leaf/error.h"
+#include "common/leaf/split.h"
 
 namespace lockstep::spank {
 namespace {
@@ -31,10 +32,8 @@ constexpr int kMaxDepth = 64;
 
 std::vector<std::string> components(const std::string& path) {
   std::vector<std::string> names;
-  for (std::size_t begin = 0; begin < path.size();) {
-    const std::size_t end = std::min(path.find('/', begin), path.size());
-    if (end > begin) names.push_back(path.substr(begin, end - begin));
-    begin = end + 1;
+  for (const std::string_view name : split(path, '/')) {
+    if (!name.empty()) names.emplace_back(name);
   }
   return names;
 }

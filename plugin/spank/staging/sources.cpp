@@ -1,16 +1,17 @@
 #include "plugin/spank/staging/sources.h"
 
-#include <dirent.h>
 #include <fnmatch.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <filesystem>
 #include <map>
 
 #include "common/leaf/error.h"
 #include "common/leaf/source_name.h"
+#include "common/leaf/split.h"
 
 namespace lockstep::spank {
 namespace {
@@ -47,44 +48,38 @@ class NoSource : public Error {
   throw Error(why);
 }
 
-// Why nodes do not copy an entry, as far as the listing tells; "" for an entry that they copy.
-const char* kind_refused(unsigned char type) {
-  switch (type) {
-    case DT_LNK:
-      return "a symbolic link; name the file that it points to, or replace the link by that file";
-    case DT_FIFO:
-    case DT_SOCK:
-    case DT_CHR:
-    case DT_BLK:
-      return "neither a folder nor a regular file; move it elsewhere";
-    default:
-      return "";
-  }
-}
-
 using Clock = std::chrono::steady_clock;
 
-// Checks at most `left` entries in the folder and its subfolders, and counts them down.
-void check_entries(const std::string& folder, int& left, Clock::time_point end) {
-  DIR* const open = ::opendir(folder.c_str());
-  if (open == nullptr) refuse(folder, errno);
-  std::vector<std::string> folders;
-  std::string refused;
-  while (left > 0 && refused.empty() && Clock::now() < end) {
-    const dirent* const entry =
-        ::readdir(open);  // NOLINT(concurrency-mt-unsafe): no other thread has this stream
-    if (entry == nullptr) break;
-    const std::string name = entry->d_name;
-    if (name == "." || name == "..") continue;
+// Checks at most `left` entries in the folder and its subfolders, and counts them down. The nodes copy folders and regular
+// files.
+void check_entries(const fs::path& folder, int& left, Clock::time_point end) {
+  std::vector<fs::path> folders;
+  std::error_code error;
+  fs::directory_iterator entry(folder, error);
+  for (; !error && entry != fs::directory_iterator() && left > 0 && Clock::now() < end;
+       entry.increment(error)) {
     --left;
-    const std::string kind = kind_refused(entry->d_type);
-    if (!kind.empty()) refused = "--stage: " + folder + "/" + name + " is " + kind;
-    if (entry->d_type == DT_DIR) folders.push_back(name);
+    std::error_code removed;
+    switch (entry->symlink_status(removed).type()) {
+      case fs::file_type::directory:
+        folders.push_back(entry->path());
+        break;
+      case fs::file_type::symlink:
+        throw Error("--stage: " + entry->path().string() +
+                    " is a symbolic link; name the file that it points to, or replace the link by that file");
+      case fs::file_type::fifo:
+      case fs::file_type::socket:
+      case fs::file_type::character:
+      case fs::file_type::block:
+        throw Error("--stage: " + entry->path().string() +
+                    " is neither a folder nor a regular file; move it elsewhere");
+      default:
+        break;
+    }
   }
-  ::closedir(open);
-  if (!refused.empty()) throw Error(refused);
-  for (const std::string& name : folders) {
-    if (left > 0 && Clock::now() < end) check_entries(folder + "/" + name, left, end);
+  if (error) refuse(folder.string(), error.value());
+  for (const fs::path& inner : folders) {
+    if (left > 0 && Clock::now() < end) check_entries(inner, left, end);
   }
 }
 
@@ -126,16 +121,14 @@ void check_pattern(const std::string& source, Clock::time_point end) {
   const fs::path path(source);
   const std::string folder = path.parent_path().string();
   const std::string pattern = braces_as_stars(path.filename().string());
-  DIR* const open = ::opendir(folder.c_str());
-  if (open == nullptr) refuse(folder, errno);
   bool found = false;
-  const dirent* entry = nullptr;
-  while (!found && Clock::now() < end) {
-    entry = ::readdir(open);  // NOLINT(concurrency-mt-unsafe): no other thread has this stream
-    if (entry == nullptr) break;
-    found = ::fnmatch(pattern.c_str(), entry->d_name, FNM_PERIOD) == 0;
+  std::error_code error;
+  fs::directory_iterator entry(folder, error);
+  for (; !error && entry != fs::directory_iterator() && !found && Clock::now() < end;
+       entry.increment(error)) {
+    found = ::fnmatch(pattern.c_str(), entry->path().filename().c_str(), FNM_PERIOD) == 0;
   }
-  ::closedir(open);
+  if (error) refuse(folder, error.value());
   if (!found && Clock::now() < end) throw NoSource("--stage: " + source + " matches no file");
   check_index(folder);
 }
@@ -146,13 +139,10 @@ void check_pattern(const std::string& source, Clock::time_point end) {
 }
 
 void check_prefix(const std::string& source, const std::vector<std::string>& prefixes) {
-  std::string list;
-  for (const std::string& prefix : prefixes) {
-    if (lies_in(source, prefix)) return;
-    list.append(list.empty() ? "" : ", ").append(prefix);
-  }
-  if (list.empty()) return;
-  throw Error("--stage: " + source + " is outside the folders that may be staged: " + list);
+  const bool allowed = std::any_of(prefixes.begin(), prefixes.end(),
+                                   [&](const std::string& prefix) { return lies_in(source, prefix); });
+  if (prefixes.empty() || allowed) return;
+  throw Error("--stage: " + source + " is outside the folders that may be staged: " + join(prefixes, ", "));
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "common/leaf/source_name.h"
+#include "common/leaf/split.h"
 #include "plugin/spank/process/process.h"
 #include "plugin/spank/process/report.h"
 #include "plugin/spank/staging/sources.h"
@@ -109,9 +110,7 @@ std::vector<std::string> step_arguments(const StepOnNode& step, const Config& co
   if (config.first_port > 0) {
     add("--ports", std::to_string(config.first_port) + "-" + std::to_string(config.last_port));
   }
-  std::string networks;
-  for (const std::string& network : config.peer_networks) networks += (networks.empty() ? "" : ",") + network;
-  add("--peer-network", networks);
+  add("--peer-network", join(config.peer_networks, ","));
   add("--record", step.record);
   return arguments;
 }

@@ -127,20 +127,7 @@ void refuse_bits(hid_t type, const std::string& name) {
 }
 
 TokenType number_type(hid_t type) {
-  const std::size_t size = H5Tget_size(type);
-  const bool is_signed = H5Tget_sign(type) == H5T_SGN_2;
-  switch (size) {
-    case 1:
-      return is_signed ? TokenType::i8 : TokenType::u8;
-    case 2:
-      return is_signed ? TokenType::i16 : TokenType::u16;
-    case 4:
-      return is_signed ? TokenType::i32 : TokenType::u32;
-    case 8:
-      return is_signed ? TokenType::i64 : TokenType::u64;
-    default:
-      return TokenType::none;
-  }
+  return integer_type(H5Tget_sign(type) == H5T_SGN_2, H5Tget_size(type));
 }
 
 /// Refuses big-endian numbers, since this library reads the bytes unchanged.
@@ -212,15 +199,17 @@ class Hdf5Reader : public ExtentReader {
 class VariableRows {
  public:
   VariableRows(const OpenDataset& opened, hsize_t begin, hsize_t count)
-      : opened_(opened), is_text_(H5Tis_variable_str(opened.type.get()) > 0), memory_(1, &count, is_text_) {
+      : opened_(opened),
+        is_text_(H5Tis_variable_str(opened.type.get()) > 0),
+        memory_(H5Screate_simple(1, &count, nullptr)) {
     const Hdf5Space rows = select_rows(opened, begin, count);
     if (is_text_) {
       texts_.resize(count);
-      good_ = H5Dread(opened.dataset.get(), opened.type.get(), memory_.space.get(), rows.get(), H5P_DEFAULT,
+      good_ = H5Dread(opened.dataset.get(), opened.type.get(), memory_.get(), rows.get(), H5P_DEFAULT,
                       texts_.data()) >= 0;
     } else {
       lists_.resize(count);
-      good_ = H5Dread(opened.dataset.get(), opened.type.get(), memory_.space.get(), rows.get(), H5P_DEFAULT,
+      good_ = H5Dread(opened.dataset.get(), opened.type.get(), memory_.get(), rows.get(), H5P_DEFAULT,
                       lists_.data()) >= 0;
       const Hdf5Type item(H5Tget_super(opened.type.get()));
       item_bytes_ = H5Tget_size(item.get());
@@ -230,7 +219,7 @@ class VariableRows {
   VariableRows& operator=(const VariableRows&) = delete;
   ~VariableRows() {
     if (good_)
-      H5Dvlen_reclaim(opened_.type.get(), memory_.space.get(), H5P_DEFAULT,
+      H5Dvlen_reclaim(opened_.type.get(), memory_.get(), H5P_DEFAULT,
                       is_text_ ? static_cast<void*>(texts_.data()) : lists_.data());
   }
 
@@ -242,13 +231,9 @@ class VariableRows {
   }
 
  private:
-  struct Memory {
-    Memory(int axes, const hsize_t* count, bool) : space(H5Screate_simple(axes, count, nullptr)) {}
-    Hdf5Space space;
-  };
   const OpenDataset& opened_;
   bool is_text_;
-  Memory memory_;
+  Hdf5Space memory_;
   std::vector<char*> texts_;
   std::vector<hvl_t> lists_;
   std::size_t item_bytes_ = 0;

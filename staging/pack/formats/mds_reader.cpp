@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "common/error.h"
+#include "common/leaf/text.h"
 #include "staging/pack/formats/extent_reader.h"
 #include "staging/pack/formats/format_readers.h"
 #include "staging/pack/formats/mds_index.h"
@@ -105,8 +106,7 @@ class MdsReader : public ExtentReader {
     unsigned char value[EVP_MAX_MD_SIZE];
     unsigned int length = 0;
     EVP_DigestFinal_ex(context.get(), value, &length);
-    std::string found;
-    for (unsigned int i = 0; i < length; ++i) found += fmt::format("{:02x}", value[i]);
+    const std::string found = lockstep::to_hex(std::as_bytes(std::span(value, length)));
     if (found != digits)
       fail("{}: its {} is {}, but its index.json says {}: the shard is damaged", file().path().string(),
            algorithm, found, digits);

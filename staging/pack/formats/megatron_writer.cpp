@@ -1,19 +1,16 @@
 #include "staging/pack/formats/megatron_writer.h"
 
 #include <fcntl.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
 #include <limits>
-#include <string>
-#include <vector>
 
 #include "common/error.h"
+#include "common/file_system.h"
 #include "common/files.h"
-#include "staging/pack/file_status.h"
 #include "staging/pack/formats/megatron_layout.h"
 
 namespace lockstep::pack {
@@ -22,7 +19,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::size_t kFileBuffer = std::size_t{1} << 20;
-constexpr std::size_t kHeader = 34;
 
 TokenType written_as(TokenType type) {
   if (type == TokenType::u32) return TokenType::i32;
@@ -35,60 +31,6 @@ std::uint8_t code_of(TokenType type) {
   return static_cast<std::uint8_t>(found - megatron::kTypes.begin() + 1);
 }
 
-/// Appends to a file through a buffer.
-class BufferedFile {
- public:
-  BufferedFile(UniqueFd fd, fs::path path) : fd_(std::move(fd)), path_(std::move(path)) {}
-
-  void add(std::span<const std::byte> bytes) {
-    if (buffer_.size() + bytes.size() > kFileBuffer) flush();
-    if (bytes.size() >= kFileBuffer) {
-      write_all(fd_.get(), text(bytes), path_);
-    } else {
-      buffer_.append(text(bytes));
-    }
-  }
-  template <typename T>
-  void add_number(T number) {
-    add(std::as_bytes(std::span(&number, 1)));
-  }
-  void flush() {
-    write_all(fd_.get(), buffer_, path_);
-    buffer_.clear();
-  }
-  void sync() {
-    flush();
-    if (::fsync(fd_.get()) != 0) fail_errno("cannot sync {}", path_.string());
-  }
-  int fd() const { return fd_.get(); }
-  const fs::path& path() const { return path_; }
-
- private:
-  static std::string_view text(std::span<const std::byte> bytes) {
-    return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-  }
-
-  UniqueFd fd_;
-  fs::path path_;
-  std::string buffer_;
-};
-
-/// Calls `each` for `count` numbers of a file from `offset` on.
-template <typename T, typename Each>
-void for_each_number(const BufferedFile& file, std::uint64_t offset, std::uint64_t count, const Each& each) {
-  std::vector<T> block(kFileBuffer / sizeof(T));
-  while (count > 0) {
-    const auto numbers = std::span(block).first(std::min<std::uint64_t>(count, block.size()));
-    const ssize_t got = read_at(file.fd(), std::as_writable_bytes(numbers), offset);
-    if (got < 0) fail_errno("cannot read {}", file.path().string());
-    if (static_cast<std::size_t>(got) < numbers.size_bytes())
-      fail("{} was truncated while it was being written", file.path().string());
-    for (const T number : numbers) each(number);
-    count -= numbers.size();
-    offset += numbers.size_bytes();
-  }
-}
-
 fs::path with(const fs::path& prefix, const char* end) {
   return fs::path(prefix.string() + end);
 }
@@ -97,9 +39,33 @@ fs::path hidden(const fs::path& prefix, const char* end) {
   return prefix.parent_path() / fmt::format(".{}{}.unfinished", prefix.filename().string(), end);
 }
 
-bool is_there(const fs::path& path) {
-  struct stat status {};
-  return ::lstat(path.c_str(), &status) == 0;
+std::string_view text_of(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+template <typename T>
+std::string_view text_of(const std::vector<T>& table) {
+  return text_of(std::as_bytes(std::span(table)));
+}
+
+/// Opens the hidden .bin. A lock on it excludes other processes. A .bin beside a hidden .idx was left by a process that
+/// was killed between the two renames.
+UniqueFd begin_data(const fs::path& prefix) {
+  FileSystem& system = FileSystem::real();
+  if (system.status(with(prefix, ".idx"))) fail("{} already exists", with(prefix, ".idx").string());
+  if (system.status(with(prefix, ".bin")) && !system.status(hidden(prefix, ".idx")))
+    fail("{} already exists", with(prefix, ".bin").string());
+  const fs::path path = hidden(prefix, ".bin");
+  UniqueFd fd = system.open(path, O_WRONLY | O_CREAT | O_NOFOLLOW);
+  if (!system.lock(fd.get(), FileSystem::LockKind::exclusive, false, path))
+    fail("{} is being written by another process", prefix.string());
+  struct stat ours {};
+  const std::optional<struct stat> named = system.status(path);
+  if (::fstat(fd.get(), &ours) != 0 || !named || ours.st_ino != named->st_ino)
+    fail("{} has just been written by another process", prefix.string());
+  system.unlink_if_there(with(prefix, ".bin"));
+  if (::ftruncate(fd.get(), 0) != 0) fail_errno("cannot truncate {}", path.string());
+  return fd;
 }
 
 /// The first unsigned token that does not fit into the signed type of the same size; their number if all fit.
@@ -115,179 +81,111 @@ std::size_t first_too_large(std::span<const std::byte> tokens) {
 
 }  // namespace
 
-class MegatronWriter::Files {
+/// The hidden .bin, written through a buffer.
+class MegatronWriter::Data {
  public:
-  Files(const fs::path& prefix, TokenType type)
-      : prefix_(prefix),
-        from_(type),
-        type_(written_as(type)),
-        data_(begin_data(prefix), hidden(prefix, ".bin")),
-        index_(open_file(hidden(prefix, ".idx"), O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW),
-               hidden(prefix, ".idx")),
-        documents_(open_file(hidden(prefix, ".documents"), O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW),
-                   hidden(prefix, ".documents")) {
-    const std::string space(kHeader, '\0');  // the header is written at the end, when the counts are known
-    index_.add(std::as_bytes(std::span(space)));
-    documents_.add_number(std::int64_t{0});
-  }
-  Files(const Files&) = delete;
-  Files& operator=(const Files&) = delete;
-
-  ~Files() {
-    ::unlink(documents_.path().c_str());
-    if (finished_) return;
-    ::unlink(index_.path().c_str());
-    ::unlink(data_.path().c_str());
-  }
+  explicit Data(const fs::path& prefix) : path_(hidden(prefix, ".bin")), fd_(begin_data(prefix)) {}
 
   void add(std::span<const std::byte> tokens) {
-    const auto token = static_cast<std::size_t>(std::max(1, bytes_of(type_)));
-    const std::size_t count = tokens.size() / token;
-    if (tokens.size() % token != 0)
-      fail("{}: sequence {} has {} bytes, which is not a multiple of the size of {} tokens", name(),
-           sequences, tokens.size(), pack::name_of(from_));
-    if (count > static_cast<std::size_t>(std::numeric_limits<std::int32_t>::max()))
-      fail("{}: sequence {} has {} tokens, more than Megatron's index allows: split it", name(), sequences,
-           count);
-    if (from_ != type_) check_range(tokens, count);
-    data_.add(tokens);
-    index_.add_number(static_cast<std::int32_t>(count));
-    data_bytes += tokens.size();
-    ++sequences;
+    if (buffer_.size() + tokens.size() > kFileBuffer) flush();
+    if (tokens.size() >= kFileBuffer) {
+      write_all(fd_.get(), text_of(tokens), path_);
+    } else {
+      buffer_.append(text_of(tokens));
+    }
   }
 
-  void end_document() {
-    documents_.add_number(static_cast<std::int64_t>(sequences));
-    in_documents_ = sequences;
-    ++documents;
+  void sync() {
+    flush();
+    FileSystem::real().sync(fd_.get(), path_);
   }
-
-  void finish() {
-    if (sequences == 0) fail("{}: there are no sequences to write", name());
-    if (in_documents_ != sequences)
-      fail("{}: {} sequences are not in a document", name(), sequences - in_documents_);
-    index_.flush();
-    documents_.flush();
-    std::int64_t offset = 0;
-    for_each_number<std::int32_t>(index_, kHeader, sequences, [&](std::int32_t length) {
-      index_.add_number(offset);
-      offset += std::int64_t{length} * bytes_of(type_);
-    });
-    for_each_number<std::int64_t>(documents_, 0, documents + 1,
-                                  [&](std::int64_t sequence) { index_.add_number(sequence); });
-    write_header();
-    data_.sync();
-    index_.sync();
-    publish();
-  }
-
-  std::string name() const { return with(prefix_, ".idx").string(); }
-  TokenType type() const { return type_; }
-
-  std::uint64_t sequences = 0;
-  std::uint64_t documents = 0;
-  std::uint64_t data_bytes = 0;
 
  private:
-  /// The lock on the hidden .bin excludes other processes. A .bin beside a hidden .idx was left by a process
-  /// that was killed between the two renames.
-  static UniqueFd begin_data(const fs::path& prefix) {
-    if (is_there(with(prefix, ".idx"))) fail("{} already exists", with(prefix, ".idx").string());
-    if (is_there(with(prefix, ".bin")) && !is_there(hidden(prefix, ".idx")))
-      fail("{} already exists", with(prefix, ".bin").string());
-    const fs::path path = hidden(prefix, ".bin");
-    UniqueFd fd = open_file(path, O_RDWR | O_CREAT | O_NOFOLLOW);
-    if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0)
-      fail("{} is being written by another process", prefix.string());
-    struct stat ours {};
-    struct stat named {};
-    if (::fstat(fd.get(), &ours) != 0 || ::stat(path.c_str(), &named) != 0 || ours.st_ino != named.st_ino)
-      fail("{} has just been written by another process", prefix.string());
-    ::unlink(with(prefix, ".bin").c_str());
-    if (::ftruncate(fd.get(), 0) != 0) fail_errno("cannot truncate {}", path.string());
-    return fd;
+  void flush() {
+    write_all(fd_.get(), buffer_, path_);
+    buffer_.clear();
   }
 
-  void check_range(std::span<const std::byte> tokens, std::size_t count) const {
-    const std::size_t bad = from_ == TokenType::u32 ? first_too_large<std::uint32_t>(tokens)
-                                                    : first_too_large<std::uint64_t>(tokens);
-    if (bad < count)
-      fail("{}: token {} of sequence {} does not fit into type {}", name(), bad, sequences,
-           pack::name_of(type_));
-  }
-
-  void write_header() {
-    std::string header(megatron::kMagic, sizeof(megatron::kMagic));
-    const auto append = [&](auto number) {
-      header.append(reinterpret_cast<const char*>(&number), sizeof(number));
-    };
-    append(megatron::kVersion);
-    append(code_of(type_));
-    append(sequences);
-    append(documents + 1);
-    if (::pwrite(index_.fd(), header.data(), header.size(), 0) != static_cast<ssize_t>(header.size()))
-      fail_errno("cannot write {}", index_.path().string());
-  }
-
-  void publish() {
-    const auto rename = [](const fs::path& from, const fs::path& to) {
-      if (::rename(from.c_str(), to.c_str()) != 0)
-        fail_errno("cannot rename {} to {}", from.string(), to.string());
-    };
-    rename(data_.path(), with(prefix_, ".bin"));
-    rename(index_.path(), with(prefix_, ".idx"));
-    finished_ = true;
-    const fs::path folder = parent_of(prefix_);
-    const UniqueFd fd = open_file(folder, O_RDONLY | O_DIRECTORY);
-    if (::fsync(fd.get()) != 0) fail_errno("cannot sync {}", folder.string());
-  }
-
-  fs::path prefix_;
-  TokenType from_;
-  TokenType type_;
-  BufferedFile data_;
-  BufferedFile index_;
-  BufferedFile documents_;
-  std::uint64_t in_documents_ = 0;
-  bool finished_ = false;
+  fs::path path_;
+  UniqueFd fd_;
+  std::string buffer_;
 };
 
-MegatronWriter::MegatronWriter(const fs::path& prefix, TokenType type) {
+MegatronWriter::MegatronWriter(const fs::path& prefix, TokenType type)
+    : prefix_(prefix), name_(with(prefix, ".idx").string()), from_(type), written_(written_as(type)) {
   if (type == TokenType::none)
     fail_usage("{}: Megatron's format is for tokens, and these samples are not tokens", prefix.string());
   if (!prefix.has_filename())
     fail_usage("{}: a Megatron dataset needs a name, such as the PREFIX of PREFIX.bin", prefix.string());
-  files_ = std::make_unique<Files>(prefix, type);
+  data_ = std::make_unique<Data>(prefix);
 }
 
-MegatronWriter::~MegatronWriter() = default;
-
-TokenType MegatronWriter::written_type() const {
-  return files_->type();
+MegatronWriter::~MegatronWriter() {
+  if (!data_) return;
+  for (const char* end : {".idx", ".bin"}) ::unlink(hidden(prefix_, end).c_str());
 }
 
 void MegatronWriter::add_sequence(std::span<const std::byte> tokens) {
-  files_->add(tokens);
+  const auto token = static_cast<std::size_t>(bytes_of(written_));
+  const std::size_t count = tokens.size() / token;
+  if (tokens.size() % token != 0)
+    fail("{}: sequence {} has {} bytes, which is not a multiple of the size of {} tokens", name_, sequences(),
+         tokens.size(), name_of(from_));
+  if (count > static_cast<std::size_t>(std::numeric_limits<std::int32_t>::max()))
+    fail("{}: sequence {} has {} tokens, more than Megatron's index allows: split it", name_, sequences(),
+         count);
+  if (from_ != written_) {
+    const std::size_t bad = from_ == TokenType::u32 ? first_too_large<std::uint32_t>(tokens)
+                                                    : first_too_large<std::uint64_t>(tokens);
+    if (bad < count)
+      fail("{}: token {} of sequence {} does not fit into type {}", name_, bad, sequences(),
+           name_of(written_));
+  }
+  data_->add(tokens);
+  data_bytes_ += tokens.size();
+  lengths_.push_back(static_cast<std::int32_t>(count));
 }
 
 void MegatronWriter::end_document() {
-  files_->end_document();
-}
-
-std::uint64_t MegatronWriter::sequences() const {
-  return files_->sequences;
-}
-
-std::uint64_t MegatronWriter::documents() const {
-  return files_->documents;
-}
-
-std::uint64_t MegatronWriter::data_bytes() const {
-  return files_->data_bytes;
+  documents_.push_back(std::ssize(lengths_));
 }
 
 void MegatronWriter::finish() {
-  files_->finish();
+  if (lengths_.empty()) fail("{}: there are no sequences to write", name_);
+  if (const auto missing = std::ssize(lengths_) - documents_.back(); missing > 0)
+    fail("{}: {} sequences are not in a document", name_, missing);
+  data_->sync();
+  write_index(hidden(prefix_, ".idx"));
+  FileSystem& system = FileSystem::real();
+  for (const char* end : {".bin", ".idx"}) system.rename(hidden(prefix_, end), with(prefix_, end));
+  data_.reset();
+  system.sync_folder(parent_of(prefix_));
+}
+
+void MegatronWriter::write_index(const fs::path& file) const {
+  FileSystem& system = FileSystem::real();
+  const UniqueFd fd = system.open(file, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW);
+  std::string header(megatron::kMagic, sizeof(megatron::kMagic));
+  const auto append = [&](auto number) {
+    header.append(reinterpret_cast<const char*>(&number), sizeof(number));
+  };
+  append(megatron::kVersion);
+  append(code_of(written_));
+  append(std::uint64_t{lengths_.size()});
+  append(std::uint64_t{documents_.size()});
+  write_all(fd.get(), header, file);
+  write_all(fd.get(), text_of(lengths_), file);
+  std::vector<std::int64_t> offsets;
+  std::int64_t offset = 0;
+  for (std::size_t i = 0; i < lengths_.size(); ++i) {
+    offsets.push_back(offset);
+    offset += std::int64_t{lengths_[i]} * bytes_of(written_);
+    if (offsets.size() < kFileBuffer && i + 1 < lengths_.size()) continue;
+    write_all(fd.get(), text_of(offsets), file);
+    offsets.clear();
+  }
+  write_all(fd.get(), text_of(documents_), file);
+  system.sync(fd.get(), file);
 }
 
 }  // namespace lockstep::pack

@@ -9,6 +9,8 @@
 #include <filesystem>
 #include <memory>
 #include <span>
+#include <string>
+#include <vector>
 
 #include "staging/pack/reader.h"
 
@@ -16,8 +18,8 @@ namespace lockstep::pack {
 
 /// The calls follow the order of the data: add_sequence for each sequence, end_document after the last sequence of each
 /// document, and finish at the end. Until finish both files have hidden names (".NAME.bin.unfinished"). Without finish
-/// the destructor removes them; the next process replaces the files of a killed one. Memory does not grow with the
-/// data.
+/// the destructor removes them; the next process replaces the files of a killed one. Memory: 4 bytes for each sequence and
+/// 8 for each document.
 class MegatronWriter {
  public:
   /// Begins PREFIX.bin and PREFIX.idx with tokens of this type. Megatron has no u32 and u64, so these are
@@ -29,7 +31,7 @@ class MegatronWriter {
   ~MegatronWriter();
 
   /// The type in which tokens are written.
-  TokenType written_type() const;
+  TokenType written_type() const { return written_; }
 
   /// Adds one sequence of tokens of the constructor's type. Throws Error naming the sequence if its bytes are not a
   /// multiple of the token size or it has more than 2^31 - 1 tokens, and naming the token if it does not fit into the
@@ -40,18 +42,29 @@ class MegatronWriter {
   /// in one.
   void end_document();
 
-  std::uint64_t sequences() const;
-  std::uint64_t documents() const;
+  std::uint64_t sequences() const { return lengths_.size(); }
+  std::uint64_t documents() const { return documents_.size() - 1; }
   /// Bytes of PREFIX.bin so far.
-  std::uint64_t data_bytes() const;
+  std::uint64_t data_bytes() const { return data_bytes_; }
 
   /// Syncs the data and gives both files their final names, the .idx last. Throws Error if there is no
   /// sequence, or if there are sequences after the last end_document().
   void finish();
 
  private:
-  class Files;
-  std::unique_ptr<Files> files_;
+  class Data;
+
+  void write_index(const std::filesystem::path& file) const;
+
+  std::filesystem::path prefix_;
+  std::string name_;  // of the .idx, for messages
+  TokenType from_;
+  TokenType written_;
+  std::unique_ptr<Data> data_;
+  std::uint64_t data_bytes_ = 0;
+  std::vector<std::int32_t> lengths_;
+  /// The sequence with which each document begins, and the end of the last one.
+  std::vector<std::int64_t> documents_ = {0};
 };
 
 }  // namespace lockstep::pack

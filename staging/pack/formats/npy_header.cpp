@@ -115,27 +115,11 @@ class Dictionary {
     header.item_bytes = type[1] == 'U' ? 4 * count : count;
     if (type[0] == '>' && header.item_bytes > 1)
       fail("{}: its numbers are big-endian: write it with astype(dtype.newbyteorder('<'))", name_.string());
-    if ((type[1] == 'u' || type[1] == 'i') && count != 1 && count != 2 && count != 4 && count != 8)
+    const bool integers = type[1] == 'u' || type[1] == 'i';
+    header.type = integers ? integer_type(type[1] == 'i', count) : TokenType::none;
+    if (integers && header.type == TokenType::none)
       damaged(fmt::format("the type '{}' does not exist", type));
-    header.type = plain(type[1], count);
     texts_ = type[1] == 'S' || type[1] == 'U' || type[1] == 'V';
-  }
-
-  static TokenType plain(char kind, std::uint64_t bytes) {
-    switch (kind) {
-      case 'u':
-        return bytes == 1   ? TokenType::u8
-               : bytes == 2 ? TokenType::u16
-               : bytes == 4 ? TokenType::u32
-                            : TokenType::u64;
-      case 'i':
-        return bytes == 1   ? TokenType::i8
-               : bytes == 2 ? TokenType::i16
-               : bytes == 4 ? TokenType::i32
-                            : TokenType::i64;
-      default:
-        return TokenType::none;
-    }
   }
 
   std::string_view text_;
@@ -190,6 +174,21 @@ Rows rows_of(const std::vector<std::uint64_t>& shape, std::uint64_t item_bytes, 
     rows.row_bytes = times(rows.row_bytes, shape[axis], name);
   if (rows.rows == 0 || rows.row_bytes == 0) fail("{} holds no samples", name);
   return rows;
+}
+
+TokenType integer_type(bool is_signed, std::uint64_t bytes) {
+  switch (bytes) {
+    case 1:
+      return is_signed ? TokenType::i8 : TokenType::u8;
+    case 2:
+      return is_signed ? TokenType::i16 : TokenType::u16;
+    case 4:
+      return is_signed ? TokenType::i32 : TokenType::u32;
+    case 8:
+      return is_signed ? TokenType::i64 : TokenType::u64;
+    default:
+      return TokenType::none;
+  }
 }
 
 TokenType tokens_of(TokenType type, std::size_t axes) {

@@ -38,6 +38,9 @@ struct Rows {
 /// Throws Error if there are no rows, or if they are empty.
 Rows rows_of(const std::vector<std::uint64_t>& shape, std::uint64_t item_bytes, const std::string& name);
 
+/// The type of integers of this size; none if there is no such type.
+TokenType integer_type(bool is_signed, std::uint64_t bytes);
+
 /// The type of a row's tokens. Integers in an array of one or two axes are tokens; images and measurements
 /// are not.
 TokenType tokens_of(TokenType type, std::size_t axes);

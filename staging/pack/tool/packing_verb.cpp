@@ -1,11 +1,8 @@
 #include "staging/pack/tool/packing_verb.h"
 
-#include <unistd.h>
-
 #include <atomic>
 #include <csignal>
 #include <iostream>
-#include <string_view>
 
 #include "common/error.h"
 #include "common/progress.h"
@@ -21,30 +18,15 @@ std::atomic<bool> stop{false};
 std::atomic<int> signal_number{0};
 static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<int>::is_always_lock_free);
 
-std::atomic<unsigned> seconds_to_stop{0};
-
-/// Ends the process when the work does not stop because a thread is blocked in the kernel by a file system
-/// that does not answer. The files on disk are as after a kill.
-void end_at_once(int /*alarm*/) {
-  constexpr std::string_view kLine =
-      "lockstep-pack: stopped while a file system does not answer: run the command again to continue\n";
-  [[maybe_unused]] const ssize_t put = ::write(STDERR_FILENO, kLine.data(), kLine.size());
-  ::signal(signal_number, SIG_DFL);
-  ::kill(::getpid(), signal_number);
-}
-
-/// While this object lives, the first SIGINT, SIGTERM or SIGHUP sets `stop` and ends the process after
-/// `timeout` at the latest. A second signal ends the process at once.
+/// While this object lives, the first SIGINT, SIGTERM or SIGHUP sets `stop`. A second signal ends the process at once, also
+/// while a thread is blocked by a file system that does not answer. The files on disk are as after a kill.
 class StopOnSignals {
  public:
-  explicit StopOnSignals(std::chrono::seconds timeout) {
-    seconds_to_stop = static_cast<unsigned>(timeout.count());
-    ::signal(SIGALRM, end_at_once);
+  StopOnSignals() {
     struct sigaction action {};
     action.sa_handler = [](int number) {
       signal_number = number;
       stop = true;
-      ::alarm(seconds_to_stop);
     };
     action.sa_flags = static_cast<int>(SA_RESETHAND) | SA_RESTART;
     for (std::size_t i = 0; i < std::size(kSignals); ++i) {
@@ -54,7 +36,6 @@ class StopOnSignals {
     }
   }
   ~StopOnSignals() {
-    ::alarm(0);
     for (std::size_t i = 0; i < std::size(kSignals); ++i) ::sigaction(kSignals[i], &before_[i], nullptr);
   }
   StopOnSignals(const StopOnSignals&) = delete;
@@ -105,9 +86,8 @@ void list_files(const PackingArguments& arguments, PackingOptions& options) {
   }
 }
 
-void run_until_stopped(const Tool& tool, const std::function<void(const std::atomic<bool>& stop)>& work,
-                       std::chrono::seconds timeout) {
-  const StopOnSignals signals(timeout);
+void run_until_stopped(const Tool& tool, const std::function<void(const std::atomic<bool>& stop)>& work) {
+  const StopOnSignals signals;
   std::string stopped;
   try {
     work(stop);

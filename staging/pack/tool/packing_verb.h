@@ -5,7 +5,6 @@
 #pragma once
 
 #include <atomic>
-#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -32,10 +31,8 @@ std::uint64_t parse_shard_size(const std::string& text);
 void list_files(const PackingArguments& arguments, PackingOptions& options);
 
 /// Runs `work`. SIGINT, SIGTERM and SIGHUP set `stop`; when the work then throws Stopped, this prints the message and
-/// ends the process by that signal. A second signal, or `timeout` if the work hangs in a file system, ends the process
-/// at once.
-void run_until_stopped(const Tool& tool, const std::function<void(const std::atomic<bool>& stop)>& work,
-                       std::chrono::seconds timeout = std::chrono::seconds(10));
+/// ends the process by that signal. A second signal ends the process at once.
+void run_until_stopped(const Tool& tool, const std::function<void(const std::atomic<bool>& stop)>& work);
 
 /// The same with progress on a terminal; the work stops between two files.
 PackingResult run_packing(const Tool& tool, PackingOptions& options,

@@ -42,24 +42,8 @@ std::span<const std::byte> SampleSource::part(std::size_t i, std::size_t p, cons
 }
 
 TarTokens::TarTokens(TokenType from) : from_(from) {
-  switch (from) {
-    case TokenType::none:
-    case TokenType::f32:
-    case TokenType::f64:
-      return;
-    case TokenType::u8:
-    case TokenType::i8:
-    case TokenType::u16:
-    case TokenType::i16:
-      bytes_ = 2;
-      break;
-    case TokenType::u32:
-    case TokenType::i32:
-    case TokenType::u64:
-    case TokenType::i64:
-      bytes_ = 4;
-      break;
-  }
+  if (from == TokenType::none || from == TokenType::f32 || from == TokenType::f64) return;
+  bytes_ = bytes_of(from) <= 2 ? 2 : 4;
   as_it_is_ = from == TokenType::u16 || from == TokenType::u32;
 }
 

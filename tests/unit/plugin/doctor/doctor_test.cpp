@@ -21,13 +21,7 @@
 #include "common/files.h"
 #include "common/leaf/cpu_list.h"
 #include "common/process.h"
-#include "plugin/doctor/configuration.h"
-#include "plugin/doctor/disks.h"
-#include "plugin/doctor/files.h"
-#include "plugin/doctor/gpus.h"
-#include "plugin/doctor/libraries.h"
-#include "plugin/doctor/monitoring.h"
-#include "plugin/doctor/slurm.h"
+#include "plugin/doctor/checks.h"
 
 namespace lockstep::doctor {
 namespace {

@@ -52,8 +52,7 @@ TEST_F(FormatMegatron, TheWriterWritesTheBytesOfMegatronsOwnWriter) {
   EXPECT_EQ(writer.sequences(), 4U);
   EXPECT_EQ(writer.documents(), 3U);
   EXPECT_EQ(writer.data_bytes(), 36U);
-  EXPECT_THAT(names_here(),
-              ElementsAre(".int32.bin.unfinished", ".int32.documents.unfinished", ".int32.idx.unfinished"));
+  EXPECT_THAT(names_here(), ElementsAre(".int32.bin.unfinished"));
   writer.finish();
   const fs::path vectors = fs::path(LOCKSTEP_FORMAT_VECTORS) / "megatron";
   EXPECT_EQ(staging_test::read(folder_ / "int32.bin"), staging_test::read(vectors / "int32.bin"));
@@ -126,8 +125,9 @@ TEST_F(FormatMegatron, FilesOfAKilledWriterAreReplacedAndFinishedFilesAreNot) {
               ::_exit(9);
             }),
             9);
-  EXPECT_EQ(names_here().size(), 3U);
+  EXPECT_THAT(names_here(), ElementsAre(".d.bin.unfinished"));
   write("d.bin", "as after a kill between the two renames");
+  write(".d.idx.unfinished", "the same");
   EXPECT_THAT([&] { MegatronWriter(folder_ / "d", TokenType::u16).finish(); },
               ThrowsErrorWith("no sequences"));
   EXPECT_THAT(names_here(), ElementsAre());

@@ -1,0 +1,146 @@
+// The checks of lockstep-doctor. Each adds its findings to the report under the ids that its comment names; docs/admins/doctor.md
+// has the table of all ids.
+//
+// Threads: main's thread, as long as no other one changes the environment. They run other programs; check_neighbours()
+// answers the other nodes in another thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "plugin/doctor/configuration.h"
+
+namespace lockstep::doctor {
+
+// What Slurm and munge do for jobs on this node (slurm.cpp).
+
+/// "slurm": returns false if this machine does not have it, so that the other checks of Slurm do not apply.
+bool check_slurm(Report& report);
+
+/// "plugin": plugstack.conf has the plugin's line, the file is there, has this version and loads.
+void check_plugin(const std::optional<PluginLine>& line, const std::string& option_prefix, Report& report);
+
+/// "helpers": lockstep-stage and lockstep-pin are in the folder that lockstep.conf names, in this version.
+void check_helpers(const spank::Config& config, Report& report);
+
+/// "pmix": in a step, srun's tasks can find each other; elsewhere, srun offers PMIx. Skipped for the ranks of torchrun.
+void check_pmix(Report& report);
+
+/// "munge": the daemon answers. "slurmctld": it answers and accepts this node's credentials.
+void check_munge(Report& report);
+
+// The node's group, folders and file systems (files.cpp).
+
+/// "group": the exporter's group exists.
+void check_group(const spank::Config& config, Report& report);
+
+/// "folders": those of lockstep.conf belong to root, nobody else may write to them, and no link leads to
+/// them; a missing one is made by the plugin. Records and the RAM tier are on memory file systems.
+void check_folders(const spank::Config& config, Report& report);
+
+/// "cache": it is on a local disk with enough space, and its limits fit that disk.
+void check_cache(const spank::Config& config, Report& report);
+
+/// "shm": all users may write to /dev/shm, and it has enough space.
+void check_shared_memory(const std::filesystem::path& folder, Report& report);
+
+/// The file system of a path that exists, as the kernel names it ("ext4", "nfs4", "fuse.sshfs").
+std::string file_system_type(const std::filesystem::path& path);
+
+/// How a file system of this type can serve as a node's disk.
+enum class Disk { local, unsure, memory, network };
+Disk disk_of(const std::string& type);
+
+// How fast the node reads a source and its own cache: whether staging helps, and where to (disks.cpp).
+
+struct ReadSpeed {
+  double bytes_per_second = 0;  ///< one reader, from begin to end
+  double reads_per_second = 0;  ///< 4 KiB at random places, one after the other; 0 if the file is too small
+  bool direct = true;           ///< false: the file system has no direct I/O, so memory may have helped
+};
+
+struct DiskFigures {
+  std::string source, cache;
+  ReadSpeed source_speed, cache_speed;
+  std::uint64_t source_bytes = 0;
+  std::uint64_t ram = 0;           ///< bytes of the RAM tier; 0: none
+  std::optional<bool> rotational;  ///< of the cache's disk, if the kernel knows
+};
+
+/// "disks": what the figures mean for jobs that read this source.
+void judge_disks(const DiskFigures& figures, Report& report);
+
+/// Measures for about four seconds, with direct I/O where the file system has it, and judges. Writes up to 256 MiB into
+/// the cache, in a file without a name, which the kernel removes when this process ends.
+void check_disks(const std::filesystem::path& source, const spank::Config& config, Report& report);
+
+// The way from the ranks' records to Prometheus (monitoring.cpp).
+
+/// "exporter": lockstep-exporter runs on this node, as far as this user can tell. Not checked without the exporter's
+/// group.
+void check_exporter(const spank::Config& config, Report& report);
+
+/// "prometheus": it answers at this address ("http://head:9090") and has this node's exporter, by the node's name or
+/// one of its addresses, as a healthy target.
+void check_prometheus(const std::string& url, const std::string& node, Report& report);
+
+// The libraries that a training program loads. They are looked up as the loader does, but not loaded (libraries.cpp).
+
+/// "program", "libtorch", "nccl" and "blas": of a program or library, or, if `program` is empty, of the system's
+/// LibTorch. ldd looks for the libraries, so LD_LIBRARY_PATH counts.
+void check_libraries(const std::filesystem::path& program, Report& report);
+
+/// The version of a LibTorch: from its file's name, or from the files that a wheel or an archive has beside it; "" if
+/// it has none.
+std::string torch_version(const std::filesystem::path& library);
+
+/// The version of an NCCL: from its file's name, or from its content; "" if it has none.
+std::string nccl_version(const std::filesystem::path& library);
+
+// The node's GPUs and their driver, as NVIDIA's management library (NVML) shows them (gpus.cpp).
+
+/// "gpu": the node has GPUs, and the driver's library works. Then "gpu-persistence", "gpu-mig", "gpu-clocks" and
+/// "gpu-ecc", and "nccl": LibTorch, if an earlier check found one, has NCCL. `device` exists on a node with NVIDIA's driver.
+void check_gpus(Report& report, const std::filesystem::path& device = "/dev/nvidiactl");
+
+// The CPUs of a job's tasks on this node (tasks.cpp).
+
+struct Task {
+  int number = 0;   ///< on this node, 0…
+  int on_node = 1;  ///< tasks on this node
+};
+
+/// This process's place among the tasks that srun, mpirun or torchrun started on the node; nullopt if none of
+/// them did.
+std::optional<Task> this_task();
+
+/// "binding": a task has more than one core if the job has more for it. "threads": the tasks' OpenMP threads
+/// fit on the CPUs. `option_prefix` begins the names of the plugin's options.
+void check_cpus(const Task& task, const std::string& option_prefix, Report& report);
+
+// The nodes of a step: each connects to the next one, and to the first one, whose clock and versions are the reference.
+// Answers are not trusted: a node takes two numbers and a few short texts from each (neighbours.cpp).
+
+/// The nodes of this step of srun.
+struct StepNodes {
+  std::vector<std::string> names;
+  std::size_t self = 0;   ///< index of this node
+  unsigned long key = 0;  ///< the step's number among all steps
+};
+
+/// nullopt outside of a step of srun on several nodes.
+std::optional<StepNodes> nodes_of_step();
+
+/// "peer_network": this node has an address in that network of lockstep.conf.
+void check_peer_network(const spank::Config& config, Report& report);
+
+/// "ports": this node reaches the next one and the first one at ports of lockstep.conf, and they reach this node.
+/// "clocks" and "versions": its clock and the versions in `report` agree with the first node's. Takes up to 15 seconds
+/// if a node does not answer.
+void check_neighbours(const StepNodes& nodes, const spank::Config& config, Report& report);
+
+}  // namespace lockstep::doctor
