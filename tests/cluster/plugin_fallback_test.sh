@@ -104,15 +104,6 @@ assert_equal "3 lockstep: n2: staging was ended by signal 9" "$code $(lines_of_o
 newest='cat "$(ls -t /run/lockstep/records/6001/*/staging.json | head -n 1)"'
 assert_contains "$(root_on_node n2 sh -c "$newest")" '"state":"failed"'
 
-test_case "the kill of a background helper shows in the record and in the job's output"
-run_and_kill n2 on_head srun -w n2 -n1 --metrics=on --stage-mode=background --stage=$packs/large bash -c \
-  'until grep -q "\"state\":\"source\"" $LOCKSTEP_RECORD/staging.json; do [ $SECONDS -lt 20 ] || break; sleep 0.1; done
-   grep -o "\"state\":\"[a-z]*\"" $LOCKSTEP_RECORD/staging.json; cat $LOCKSTEP_DATA/large/*.tar | sha256sum'
-assert_equal 0 "$code" "exit code: $output"
-assert_contains "$output" '"state":"source"'
-assert_contains "$output" "$sum"
-assert_equal "lockstep: n2: staging was ended by signal 9; the job goes on reading from the source" "$(lines_of_ours "$output")"
-
 # helper_on_n2 SCRIPT: replaces lockstep-stage on n2.
 helper_on_n2() {
   root_on_node n2 sh -c 'umount /mnt/lockstep/bin/lockstep-stage 2>/dev/null; mkdir -p /run/fake'

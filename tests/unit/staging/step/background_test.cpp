@@ -311,19 +311,6 @@ TEST_F(StageStep, NodesOfOtherReleasesStageAlone) {
   EXPECT_EQ(content_of(data("p")), content_of(pack));
 }
 
-TEST_F(StageStep, ANodeThatReadsFromTheSourceLeavesTheOthersTheirCopy) {
-  const fs::path pack = make_big_pack("p");
-  Srun srun;
-  const auto quota = [](int node) -> std::vector<std::string> {
-    return {"--quota", node == 0 ? "0" : "1000"};
-  };
-  expect_ends(start_nodes(2, {"--on-error", "source"}, {pack.string()}, quota), 0);
-  EXPECT_THAT(srun.end(), IsEmpty());
-  EXPECT_FALSE(fs::is_symlink(data("p", 0)));
-  EXPECT_EQ(fs::read_symlink(data("p", 1)), pack);
-  EXPECT_EQ(content_of(data("p", 0)), content_of(pack));
-}
-
 TEST_F(StageStep, AnUnreachableSrunIsOneLine) {
   const fs::path pack = make_big_pack("p");
   int port = 0;

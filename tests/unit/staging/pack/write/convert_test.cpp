@@ -143,13 +143,6 @@ TEST_F(PackConvert, SamplesWithoutTokensAreRefusedForMegatron) {
   EXPECT_THAT(names_here(), ElementsAre("p", "p.src"));
 }
 
-TEST_F(PackConvert, AnExistingFolderIsNotChanged) {
-  make_pack("p", {{"a", "x"}});
-  write("q/precious", "mine");
-  EXPECT_THAT([&] { convert(options("p", "q")); }, ThrowsErrorWith("already exists"));
-  EXPECT_EQ(content_of(folder_ / "q").size(), 1U);
-}
-
 TEST_F(PackConvert, KilledOrFailedAtAnySystemCallItPublishesNothingAndTheNextCallWorks) {
   make_large_pack("p", 12);
   convert(options("p", "whole"));
