@@ -20,15 +20,6 @@ sums=$(on_head srun -w n1,n2 -N2 -n2 --stage=$packs/good bash -c 'cd $LOCKSTEP_D
 assert_contains "$sums" "$(cat "$shared"/plugin_test/good/* | sha256sum)"
 assert_equal 2 "$(wc -l <<<"$sums")" "the same file system and the same bytes on both nodes: $sums"
 
-test_case "files of another format are staged unchanged"
-rm -rf "$shared/plugin_test/tokens"
-mkdir -p "$shared/plugin_test/tokens"
-head -c 3000 /dev/urandom >"$shared/plugin_test/tokens/a.raw"
-output=$(on_head srun -w n1 -n1 --stage=$packs/tokens sh -c 'stat -f -c %T $LOCKSTEP_DATA && sha256sum <$LOCKSTEP_DATA/tokens/a.raw' 2>&1)
-assert_contains "$output" "$(sha256sum <"$shared/plugin_test/tokens/a.raw")"
-clear_caches
-on_head srun -w n1,n2 -N2 -n4 --stage=$packs/good true 2>/dev/null
-
 test_case "the job's folder ends with the job, the cache stays"
 assert_nothing_left
 assert_equal 1 "$(root_on_node n1 sh -c 'ls /mnt/local/lockstep/*/objects | wc -l')" "objects in the cache"

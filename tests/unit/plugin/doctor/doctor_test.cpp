@@ -187,7 +187,7 @@ TEST_F(Gpus, WithFaultsAreNamedByNumber) {
                            "error gpu-ecc GPU 3, 4: errors of memory that ECC could not correct"));
 }
 
-// A GPU that is told to keep to its power limit, and a game card that tells nothing, are not faults.
+// A power limit, and a game card that reports no values, are not faults.
 TEST_F(Gpus, ThatTellLittleHaveNoFindingButOk) {
   EXPECT_THAT(findings("throttle_reasons 0x4 persistence none mig none ecc_uncorrected none"),
               testing::Each(testing::StartsWith("ok ")));

@@ -73,10 +73,10 @@ TEST_F(CacheShared, AUsersLeaseProtectsAnObject) {
         store->add_lease("a", step.file());
       }
       write(store_of(kOne) / "ready", "");
-      while (!fs::exists(cache() / "end")) ::usleep(1000);
+      wait_for([&] { return fs::exists(cache() / "end"); });
     }));
   });
-  while (!fs::exists(store_of(kOne) / "ready")) ::usleep(1000);
+  ASSERT_TRUE(wait_for([&] { return fs::exists(store_of(kOne) / "ready"); }));
   {
     Store store(shared());
     EXPECT_THAT(store.leases("a"), ElementsAre(testing::AllOf(testing::Field(&LeaseHolder::step, "7.0"),
@@ -144,10 +144,10 @@ TEST_F(CacheShared, AUserWhoTakesAllPossibleLocksBlocksNobody) {
       (void)locked(shared() / "objects/a");
       if (!locked(shared() / "leases/a")) ::_exit(2);
       write(store_of(kOne) / "ready", "");
-      while (!fs::exists(cache() / "end")) ::usleep(1000);
+      wait_for([&] { return fs::exists(cache() / "end"); });
     }));
   });
-  while (!fs::exists(store_of(kOne) / "ready")) ::usleep(1000);
+  ASSERT_TRUE(wait_for([&] { return fs::exists(store_of(kOne) / "ready"); }));
   EXPECT_EQ(as_user(kTwo,
                     [&] {
                       if (open(shared())->find("a")) ::_exit(2);

@@ -33,7 +33,7 @@ std::string error_of(std::string_view text) {
 TEST(Config, ReadsTheKeys) {
   const Config config = parse_config(
       "# a comment\n\n cache = /mnt/local/x \nsources=/a, /b/c\nhelpers = /opt/bin\nports = 20000-20010\n"
-      "prefix = ls-\ncheck_sources = no\nwait = 5\npin = auto,smt=1\nstage_verify = full\r\n; another",
+      "prefix = ls-\ncheck_sources = no\nsource_patience = 30\nwait = 5\npin = auto,smt=1\nstage_verify = full\r\n; another",
       "f", "");
   EXPECT_EQ(config.cache, "/mnt/local/x");
   EXPECT_THAT(config.sources, ElementsAre("/a", "/b/c"));
@@ -42,6 +42,7 @@ TEST(Config, ReadsTheKeys) {
   EXPECT_EQ(config.last_port, 20010);
   EXPECT_EQ(config.prefix, "ls-");
   EXPECT_FALSE(config.check_sources);
+  EXPECT_EQ(config.source_patience, 30);
   EXPECT_EQ(config.wait, 5);
   EXPECT_EQ(config.defaults.at(static_cast<std::size_t>(Option::pin)), "auto,smt=1");
   EXPECT_EQ(config.defaults.at(static_cast<std::size_t>(Option::stage_verify)), "full");
@@ -122,13 +123,6 @@ TEST(Config, GcGetsTheWidestLimitsOfEachCache) {
   EXPECT_EQ(limits[2].cache, "/b");
   EXPECT_EQ(limits[2].quota, kGiB);
   EXPECT_EQ(limits[2].total, 0U);
-}
-
-TEST(Config, SourcePatienceIsReadForAllOrForAPartition) {
-  constexpr const char* kText = "source_patience = 30\n[gpu]\nsource_patience = 600\n";
-  EXPECT_EQ(parse_config(kText, "f", "").source_patience, 30);
-  EXPECT_EQ(parse_config(kText, "f", "gpu").source_patience, 600);
-  EXPECT_EQ(parse_config("", "f", "").source_patience, 0);
 }
 
 TEST(Config, ByDefaultThereAreNoLimitsAndNoRamTier) {

@@ -129,19 +129,5 @@ TEST(Options, InvalidItemsOfPinAreRefused) {
   }
 }
 
-TEST(Options, RandomBytesDoNoHarm) {
-  constexpr std::string_view kAlphabet = "auto,numacorewks=smt0123456789-\\{}*[]\n\xff/.";
-  std::mt19937 random(7);
-  for (int round = 0; round < 20000; ++round) {
-    std::string value;
-    for (std::size_t length = random() % 40; length > 0; --length)
-      value += kAlphabet[random() % kAlphabet.size()];
-    for (const OptionRow& row : option_table()) {
-      const std::string message = error_of(row.option, value);
-      EXPECT_LT(message.size(), 500U);
-    }
-  }
-}
-
 }  // namespace
 }  // namespace lockstep::spank
