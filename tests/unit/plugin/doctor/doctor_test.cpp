@@ -28,6 +28,7 @@
 #include "plugin/doctor/libraries.h"
 #include "plugin/doctor/monitoring.h"
 #include "plugin/doctor/slurm.h"
+#include "tests/unit/exporters/temporary_folder.h"
 
 namespace lockstep::doctor {
 namespace {
@@ -38,12 +39,6 @@ using testing::Not;
 
 class DoctorFiles : public testing::Test {
  protected:
-  DoctorFiles() {
-    std::string name = (std::filesystem::temp_directory_path() / "doctor_test.XXXXXX").string();
-    folder_ = ::mkdtemp(name.data());
-  }
-  ~DoctorFiles() override { std::filesystem::remove_all(folder_); }
-
   std::filesystem::path write(const std::string& name, const std::string& content) const {
     const auto path = folder_ / name;
     std::filesystem::create_directories(path.parent_path());
@@ -51,7 +46,8 @@ class DoctorFiles : public testing::Test {
     return path;
   }
 
-  std::filesystem::path folder_;
+  lockstep::testing::TemporaryFolder temporary_;
+  std::filesystem::path folder_ = temporary_.path();
 };
 
 // The findings on simulated GPUs, as "LEVEL ID WHAT".

@@ -20,6 +20,7 @@
 #include "common/sockets.h"
 #include "staging/rendezvous/rendezvous_server.h"
 #include "staging/rendezvous/secure_connection.h"
+#include "tests/unit/message_of.h"
 
 namespace lockstep::transfer {
 namespace {
@@ -328,13 +329,9 @@ TEST(Rendezvous, ANodeThatConnectsAgainAndSaysSoReplacesItsFirstConnection) {
 TEST(Rendezvous, TheErrorNamesAnAddressWhereNothingListens) {
   int port = 0;
   { const UniqueFd closed = bound_socket(port); }
-  try {
-    const Rendezvous unreachable({port, {"127.0.0.1", "no.such.host.invalid"}, kKey}, hello(0, 2), kIgnore);
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_THAT(error.what(), HasSubstr("127.0.0.1: Connection refused"));
-    EXPECT_THAT(error.what(), HasSubstr("no.such.host.invalid"));
-  }
+  const RendezvousAddress address{port, {"127.0.0.1", "no.such.host.invalid"}, kKey};
+  EXPECT_THAT(message_of([&] { Rendezvous(address, hello(0, 2), kIgnore); }),
+              testing::AllOf(HasSubstr("127.0.0.1: Connection refused"), HasSubstr("no.such.host.invalid")));
 }
 
 TEST(Rendezvous, AServerThatDoesNotAnswerIsGivenUp) {
@@ -343,12 +340,7 @@ TEST(Rendezvous, AServerThatDoesNotAnswerIsGivenUp) {
   ASSERT_EQ(::listen(silent.get(), 1), 0);
   RendezvousAddress address{port, {"127.0.0.1"}, kKey};
   address.handshake_timeout = milliseconds(100);
-  try {
-    const Rendezvous nobody(address, hello(0, 2), kIgnore);
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_THAT(error.what(), HasSubstr("did not answer within 0.1 s"));
-  }
+  EXPECT_THAT(message_of([&] { Rendezvous(address, hello(0, 2), kIgnore); }), HasSubstr("did not answer"));
 }
 
 TEST(Rendezvous, AStoppedNodeIsNamedWhileOthersGoOn) {

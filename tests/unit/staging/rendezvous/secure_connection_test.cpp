@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "common/sockets.h"
+#include "tests/unit/message_of.h"
 
 namespace lockstep::transfer {
 namespace {
@@ -34,15 +35,6 @@ std::array<UniqueFd, 2> socket_pair() {
   std::array<int, 2> ends{};
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) != 0) fail_errno("socketpair");
   return {UniqueFd(ends[0]), UniqueFd(ends[1])};
-}
-
-std::string error_of(const std::function<void()>& work) {
-  try {
-    work();
-    return "";
-  } catch (const PeerError& error) {
-    return error.what();
-  }
 }
 
 std::string line_from(SecureConnection& to) {
@@ -153,8 +145,8 @@ TEST(SecureConnection, AnotherKeyServiceOrStepIsRefusedByBothEnds) {
     SecureConnection server(std::move(ends[0]), kService, kStepKey);
     SecureConnection client(std::move(ends[1]), service, key);
     auto refusal =
-        std::async(std::launch::async, [&] { return error_of([&] { server.accept(kDeadline); }); });
-    const std::string error = error_of([&] { client.connect(name, kDeadline); });
+        std::async(std::launch::async, [&] { return message_of([&] { server.accept(kDeadline); }); });
+    const std::string error = message_of([&] { client.connect(name, kDeadline); });
     EXPECT_THAT(error, HasSubstr("key of the same step"));
     EXPECT_THAT(refusal.get(), HasSubstr("key of the same step"));
   }
@@ -179,7 +171,7 @@ TEST(SecureConnection, ClientsWithoutTheKeyAreRefusedWhateverTheyOffer) {
     auto ends = socket_pair();
     SecureConnection server(std::move(ends[0]), kService, kStepKey);
     auto refusal =
-        std::async(std::launch::async, [&] { return error_of([&] { server.accept(kDeadline); }); });
+        std::async(std::launch::async, [&] { return message_of([&] { server.accept(kDeadline); }); });
     const Ssl client = other_tls(ends[1], offer);
     EXPECT_NE(::SSL_connect(client.get()), 1);
     EXPECT_THAT(refusal.get(), HasSubstr("TLS handshake failed"));
@@ -203,7 +195,7 @@ TEST(SecureConnection, AServerWithACertificateInsteadOfTheKeyIsRefused) {
     EXPECT_NE(::SSL_accept(other.get()), 1);
   });
   SecureConnection client(std::move(ends[1]), kService, kStepKey);
-  EXPECT_THAT(error_of([&] { client.connect("3", kDeadline); }), HasSubstr("certificate verify failed"));
+  EXPECT_THAT(message_of([&] { client.connect("3", kDeadline); }), HasSubstr("certificate verify failed"));
   server.join();
 }
 

@@ -13,7 +13,7 @@
 #include <string>
 
 #include "plugin/spank/process/report.h"
-#include "tests/unit/plugin/spank/message_of.h"
+#include "tests/unit/message_of.h"
 
 namespace lockstep::spank {
 namespace {
@@ -22,12 +22,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 
 std::string error_of(std::string_view text) {
-  try {
-    parse_config(text, "/etc/l.conf", "");
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
+  return message_of([&] { parse_config(text, "/etc/l.conf", ""); });
 }
 
 TEST(Config, ReadsTheKeys) {
@@ -147,12 +142,8 @@ std::string not_allowed(std::string_view text, std::string_view partition, Optio
                         std::string_view value) {
   Settings settings;
   apply(option, value, settings);
-  try {
-    check_allowed(parse_config(text, "f", partition), option, settings, !partition.empty());
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
+  return message_of(
+      [&] { check_allowed(parse_config(text, "f", partition), option, settings, !partition.empty()); });
 }
 
 TEST(Config, LimitsApplyToTheOptionsOfTheJobsPartition) {
@@ -222,12 +213,8 @@ TEST(Config, AFileThatOthersOwnOrMayWriteIsRefused) {
 }
 
 TEST(Config, AMissingFileIsNamed) {
-  try {
-    read_config("/nonexistent/l.conf", "");
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_STREQ(error.what(), "cannot read /nonexistent/l.conf: No such file or directory");
-  }
+  EXPECT_THAT(message_of([] { read_config("/nonexistent/l.conf", ""); }),
+              HasSubstr("/nonexistent/l.conf: No such file"));
 }
 
 }  // namespace

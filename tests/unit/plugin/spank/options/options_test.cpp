@@ -6,6 +6,7 @@
 #include <random>
 
 #include "plugin/spank/process/report.h"
+#include "tests/unit/message_of.h"
 
 namespace lockstep::spank {
 namespace {
@@ -15,12 +16,7 @@ using testing::HasSubstr;
 
 std::string error_of(Option option, std::string_view value) {
   Settings settings;
-  try {
-    apply(option, value, settings);
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
+  return message_of([&] { apply(option, value, settings); });
 }
 
 PinRequest pin(std::string_view value) {
