@@ -84,8 +84,7 @@ TEST_F(TransferPut, OneShardBecomesASeparatePack) {
 TEST_F(TransferPut, ADamagedSourceIsRefusedAndNothingStays) {
   const fs::path pack = make_large_pack("p", 100);
   flip_byte(pack / "shard-000003.tar", 4000);
-  EXPECT_THAT([&] { put_one(pack); },
-              ThrowsErrorWith((pack / "shard-000003.tar").string(), "does not match its index"));
+  EXPECT_THAT([&] { put_one(pack); }, ThrowsErrorWith((pack / "shard-000003.tar").string()));
   EXPECT_THAT(objects(), IsEmpty());
 }
 
@@ -166,8 +165,7 @@ TEST_F(TransferPut, APackThatIsReplacedWhileItIsCopiedIsRefused) {
   watching.progress = [&](const std::string&, std::uint64_t done, std::uint64_t total) {
     if (done == total) write_file_atomically(pack / "index.lockstep", index);
   };
-  EXPECT_THAT([&] { put({pack.string()}, watching); },
-              ThrowsErrorWith(pack.string(), "changed while it was copied"));
+  EXPECT_THAT([&] { put({pack.string()}, watching); }, ThrowsErrorWith(pack.string(), "changed"));
   EXPECT_THAT(objects(), IsEmpty());
 }
 

@@ -99,8 +99,7 @@ TEST_F(PackConvert, ADamagedSampleIsNamedAndNothingIsLeft) {
   const Part part = open(pack)->parts(33)[0];
   staging_test::flip_byte(pack / part.shard, part.offset + 77);
   EXPECT_THAT([&] { convert(options("p", "q")); },
-              ThrowsErrorWith("sample 33 (0033)", part.shard, std::to_string(part.offset),
-                              "does not match its index"));
+              ThrowsErrorWith("sample 33 (0033)", part.shard, std::to_string(part.offset)));
   EXPECT_THAT(names_here(), ElementsAre("p", "p.src"));
 }
 
