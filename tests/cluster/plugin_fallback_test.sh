@@ -28,8 +28,8 @@ read_all='cat $LOCKSTEP_DATA/large/*.tar | sha256sum'
 both_read() {
   local reason
   assert_equal 2 "$(grep -c -F "$sum" <<<"$output")" "tasks that read all: $output"
-  assert_equal 1 "$(grep -c '^lockstep: n2: .*the job reads from the source' <<<"$output")" "$output"
-  assert_equal 0 "$(grep -c '^lockstep: n1: .*reads from the source' <<<"$output")" "$output"
+  assert_equal 1 "$(grep -c '^lockstep: n2: .*from the source' <<<"$output")" "$output"
+  assert_equal 0 "$(grep -c '^lockstep: n1: .*from the source' <<<"$output")" "$output"
   for reason in "$@"; do assert_contains "$output" "$reason"; done
 }
 from_source() { on_head srun -w n1,n2 -N2 -n2 --stage-on-error=source --stage=$packs/large "$@" 2>&1; }

@@ -62,14 +62,14 @@ cluster meter --latency-ms 0 >/dev/null
 on_head scancel "$job"
 assert_at_most 5 "$took" "seconds for 1,000 sources"
 
-test_case "#SBATCH lines apply to every srun, with any --export"
+test_case "#SBATCH lines apply to every srun, with any --export of sbatch and srun"
 for export in ALL NONE; do
   job=$(submit_there --export=$export <<SCRIPT
 #!/bin/bash
 #SBATCH --stage=good,other --pin=auto -w n1,n2 -N2 -n4
 PATH=/usr/bin:/bin
 export PATH
-srun /bin/bash -c '$what \$(grep Cpus_allowed_list /proc/self/status | cut -f2)' | sort
+srun --export=$export /bin/bash -c 'PATH=/usr/bin:/bin; $what \$(grep Cpus_allowed_list /proc/self/status | cut -f2)' | sort
 SCRIPT
 )
   await_job "$job"
