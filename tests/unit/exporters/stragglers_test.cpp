@@ -16,7 +16,6 @@ using lockstep::testing::RankStep;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using ::testing::Not;
 using ::testing::SizeIs;
 
 Stragglers stragglers_of(const Run& run) {

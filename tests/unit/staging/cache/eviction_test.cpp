@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
-#include <unistd.h>
 
 #include "staging/cache/report.h"
 #include "staging/cache/store.h"
@@ -16,7 +15,6 @@ namespace fs = std::filesystem;
 using namespace staging_test;
 using testing::ElementsAre;
 using testing::HasSubstr;
-using testing::Not;
 using LockKind = FileSystem::LockKind;
 using std::chrono::seconds;
 

@@ -22,7 +22,6 @@ namespace lockstep::transfer {
 namespace {
 
 using std::chrono::milliseconds;
-using std::chrono::steady_clock;
 using testing::HasSubstr;
 using testing::Not;
 

@@ -3,8 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <random>
-
 #include "plugin/spank/process/report.h"
 #include "tests/unit/message_of.h"
 

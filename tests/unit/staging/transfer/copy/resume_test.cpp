@@ -16,7 +16,6 @@ namespace fs = std::filesystem;
 
 using namespace staging_test;
 using testing::ElementsAre;
-using testing::StartsWith;
 
 constexpr int kEndedEarly = 99;
 
