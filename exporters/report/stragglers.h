@@ -42,10 +42,9 @@ struct RankScore {
 
 struct Straggler {
   Cause cause = Cause::slow_worker;
-  std::vector<int>
-      ranks{};         ///< one rank or all of a node; empty: the ranks take turns, or no rank can be named
-  std::string node{};  ///< of these ranks
-  double lost_ms = 0;  ///< per step
+  std::vector<int> ranks{};  ///< one rank or all of a node; empty: the ranks take turns, or it is unknown
+  std::string node{};        ///< of these ranks
+  double lost_ms = 0;        ///< per step
   double step_ms_without =
       0;                   ///< the step without this; with uneven input, the step if all ranks had equal work
   double often = 0;        ///< share of the steps in which one of them is last

@@ -1,4 +1,3 @@
-
 #include <numeric>
 
 #include "common/files.h"
