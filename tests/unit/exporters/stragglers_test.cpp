@@ -78,6 +78,15 @@ TEST(Stragglers, ARankIsComparedWithItsOwnPast) {
   EXPECT_FALSE(stragglers_of(short_one.make()).ranks[0].to_past) << "too few steps";
 }
 
+TEST(Stragglers, AllRanksOfASlowNodeAreOneFinding) {
+  MadeUpRun made_up;
+  const Straggler slow = only(made_up, [](RankStep& does, int rank, int) {
+    if (rank >= 2) does.slow_down(1.3);
+  });
+  EXPECT_THAT(slow.ranks, ElementsAre(2, 3));
+  EXPECT_NEAR(slow.step_ms_without, 90, 2) << "only both together make the step shorter";
+}
+
 TEST(Stragglers, RanksOfSeveralNodesHaveEachTheirOwnCause) {
   MadeUpRun made_up{.ranks = 8};
   const Stragglers all = stragglers_of(made_up.make([](RankStep& does, int rank, int) {
