@@ -183,6 +183,7 @@ TEST(Stragglers, OfTwoRanksWithALateNetworkTheWorseIsNamed) {
   });
   EXPECT_EQ(late.cause, Cause::network);
   EXPECT_THAT(late.ranks, ElementsAre(1));
+  EXPECT_NEAR(late.lost_ms, 20, 2) << "every second step";
 }
 
 TEST(Stragglers, WaitingForARankWhoseRecordIsNotHereIsNotTheNetwork) {
