@@ -147,13 +147,6 @@ assert_contains "$output" "quota"
 assert_equal "" "$(root_on_node n1 sh -c 'ls /dev/shm/lockstep/6001/jobs /dev/shm/lockstep/6001/leases/held | grep -v :' | xargs)" "left in RAM"
 root_on_node n1 rm -rf /dev/shm/lockstep
 
-test_case "another user's store is refused and stays unchanged"
-clear_caches
-root_on_node n1 sh -c 'mkdir -p /mnt/local/lockstep/6001 && chown nobody /mnt/local/lockstep/6001'
-assert_exit 3 on_head srun -w n1 --stage=$packs/good echo started
-assert_contains "$output" "/mnt/local/lockstep/6001 belongs to user"
-assert_equal "nobody" "$(root_on_node n1 stat -c %U /mnt/local/lockstep/6001)"
-
 test_case "root follows no links that a user plants in the store"
 for at in 6001 6001/jobs 6001/leases 6001/objects 6001/locks; do
   clear_caches
