@@ -216,7 +216,7 @@ bool Scanner::staging_is_served(int folder, const JobRecords& job) const {
 }
 
 // The folder's names are root's, so they are safe to print. A step stays in broken_ while its folder exists: a user who
-// repairs and breaks a file again and again must not fill the log.
+// repeatedly repairs and breaks a file must not fill the log.
 void Scanner::report_once(const std::string& job_folder, const std::string& what, ScanResult& result) {
   if (!broken_.try_emplace(job_folder, scans_).second) return;
   result.new_errors.push_back(fmt::format("{}/{}: {}; more errors of this job step are only counted",

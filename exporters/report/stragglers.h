@@ -42,7 +42,7 @@ struct RankScore {
 
 struct Straggler {
   Cause cause = Cause::slow_worker;
-  std::vector<int> ranks{};  ///< one rank or all of a node; empty: the ranks take turns, or it cannot be told
+  std::vector<int> ranks{};  ///< one rank or all of a node; empty: the ranks take turns, or it is unknown
   std::string node{};        ///< of these ranks
   double lost_ms = 0;        ///< per step
   double step_ms_without =

@@ -20,8 +20,8 @@ struct Finding {
   std::string id;  ///< of the check; several findings may have the same
   Level level;
   std::string what;
-  std::string why;     ///< why it matters; "" if all is well
-  std::string remedy;  ///< the command or the setting that mends it; "" if all is well
+  std::string why;     ///< why it matters; "" at Level::ok
+  std::string remedy;  ///< the command or the setting that mends it; "" at Level::ok
 };
 
 /// The findings of one node.

@@ -53,7 +53,7 @@ ParameterGroups without_parameters(const ParameterGroups& groups,
 
 namespace {
 
-// Tensors that are there already are not copied. Ranks exchange state in host memory.
+// Tensors that are on the device are not copied. Ranks exchange state in host memory.
 std::vector<StatePiece> moved_to(torch::Device device, std::vector<StatePiece> pieces) {
   for (StatePiece& piece : pieces) {
     for (auto& [key, value] : piece.state) {

@@ -159,7 +159,7 @@ class Eviction {
   std::string name_;
   std::uint64_t bytes_;
   Usage usage_;
-  std::uint64_t present_ = 0;        // bytes of this copy that are there already
+  std::uint64_t present_ = 0;        // bytes of this copy that are on the disk
   std::uint64_t pending_bytes_ = 0;  // to other copies, but not written yet
   std::uint64_t used_ = 0;           // without this copy
   std::uint64_t free_ = 0;           // on the disk

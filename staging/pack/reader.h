@@ -48,7 +48,7 @@ struct Part {
   std::uint64_t xxh3 = 0;    ///< XXH3-64 of the payload; 0 if no index holds it
 };
 
-/// Is told how many bytes were read since the last call.
+/// Receives the number of bytes that were read since the last call.
 using ReadProgress = std::function<void(std::uint64_t bytes)>;
 
 /// The samples of one pack, numbered from 0 in the order in which they were packed. A number out of range

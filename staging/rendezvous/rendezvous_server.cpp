@@ -92,7 +92,7 @@ RendezvousServer::RendezvousServer(UniqueFd socket, Options options)
 RendezvousServer::~RendezvousServer() = default;
 
 void RendezvousServer::run(const UniqueFd& alive) {
-  std::optional<Clock::time_point> deadline;  // once told to return
+  std::optional<Clock::time_point> deadline;  // once `alive` has ended
   for (;;) {
     const auto unauthenticated =
         std::count_if(peers_.begin(), peers_.end(), [](const Peer& peer) { return !peer.hello; });

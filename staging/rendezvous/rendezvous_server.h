@@ -36,7 +36,7 @@ class RendezvousServer {
     std::chrono::milliseconds silence_timeout{15'000};
     /// After this silence a node's neighbours may take its data from elsewhere.
     std::chrono::milliseconds neighbour_timeout{5000};
-    /// How long nodes may take to receive the outcome after run() was told to return.
+    /// How long nodes may take to receive the outcome after `alive` has ended.
     std::chrono::milliseconds drain_timeout{0};
     /// Receives the one line of a failed step.
     std::function<void(const std::string&)> report;

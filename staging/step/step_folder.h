@@ -48,7 +48,7 @@ class StepFolder {
   StepFolder(const std::filesystem::path& store, std::uint32_t job, FileSystem& system = FileSystem::real(),
              std::uint32_t restart = 0);
 
-  /// Throws Error if two sources, or a source and one that is there already, have the same name.
+  /// Throws Error if two sources have the same name, or a source has the name of an earlier one.
   void check_names(const std::vector<std::string>& sources) const;
 
   /// The sources that no earlier step of this job has staged here.

@@ -1,4 +1,4 @@
-// Puts sources into this node's cache. A copy that is there already is verified and reused. Otherwise the
+// Puts sources into this node's cache. An existing copy is verified and reused. Otherwise the
 // source is copied in parallel and hashed on the way, the hashes are compared with the pack's index if it has
 // one, and the copy is published as a whole or not at all. Two processes that want the same source copy it
 // once.

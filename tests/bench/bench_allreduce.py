@@ -5,7 +5,6 @@ launch."""
 
 import collections
 import statistics
-import sys
 
 import program
 import ranks as starting
@@ -35,18 +34,6 @@ def arguments():
     return chosen
 
 
-def implementations(chosen):
-    names = ["lockstep"]
-    if chosen.peers:
-        names.append("mpi")
-        missing = starting.peer_is_missing()
-        if missing:
-            print(f"bench_allreduce: Gloo is left out: {missing}", file=sys.stderr)
-        else:
-            names.append("gloo")
-    return names
-
-
 def launch(site, chosen, what, ranks):
     options = ["--sizes", chosen.sizes, "--blocks", str(chosen.blocks)]
     if what == "gloo":
@@ -62,7 +49,7 @@ def launch(site, chosen, what, ranks):
 def measure(site, chosen, ranks):
     blocks = collections.defaultdict(list)
     use = {}
-    names = implementations(chosen)
+    names = ["lockstep", *(["mpi"] if chosen.peers else []), *starting.peers(chosen, "bench_allreduce", "gloo")]
     for number in range(chosen.launches):
         for name in names:
             say(f"{ranks} ranks on {site.nodes} nodes: launch {number + 1} of {chosen.launches}, {name}")

@@ -6,9 +6,7 @@ launch; implementations and allocators take turns from launch to launch."""
 
 import collections
 import itertools
-import json
 import statistics
-import sys
 
 import program
 import ranks as starting
@@ -48,27 +46,11 @@ def arguments():
 
 
 def implementations(chosen):
-    names = ["lockstep"]
-    if chosen.peers:
-        missing = starting.peer_is_missing()
-        if missing:
-            print(f"bench_ddp: PyTorch is left out: {missing}", file=sys.stderr)
-        else:
-            names.append("pytorch")
-    return names
+    return ["lockstep", *starting.peers(chosen, "bench_ddp", "pytorch")]
 
 
 def launch(site, chosen, implementation, allocator, what):
-    options = [
-        "--measure",
-        what,
-        "--tokens",
-        chosen.tokens,
-        "--blocks",
-        str(chosen.blocks),
-        "--steps",
-        str(chosen.steps),
-    ]
+    options = ["--measure", what, "--tokens", chosen.tokens, "--blocks", str(chosen.blocks), "--steps", str(chosen.steps)]
     if implementation == "lockstep":
         command = site.program("bench_ddp_rank") + options
         environment = starting.LOCKSTEP_ALLOCATOR[allocator]

@@ -6,11 +6,9 @@ import os
 import pathlib
 import shutil
 import statistics
-import subprocess
-import tempfile
 
 import program
-from ranks import ROOT, Failure, json_lines, run
+from ranks import EmbeddedCluster, json_lines, run
 
 # Runs inside the cluster as root: Slurm reads plugstack.conf at each launch. The first turn warms up and does not count.
 TURNS = """
@@ -49,42 +47,27 @@ def arguments():
     return chosen
 
 
-class Cluster:
+class Cluster(EmbeddedCluster):
     """One node, with the programs and the plugin of this build tree."""
 
     def __init__(self, programs):
+        super().__init__("launch", 1)
         self.programs = programs
-        self.name = f"bench-launch-{os.getpid()}"
-        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="lockstep-bench-", dir="/var/tmp"))
+        prefix = self.folder / "prefix"
+        self.options += ["--prefix", prefix]
+        (prefix / "lib/lockstep").mkdir(parents=True)
+        (prefix / "bin").mkdir()
+        for name in ("lockstep-stage", "lockstep-pin"):
+            shutil.copy2(programs / name, prefix / "bin")
+        shutil.copy2(programs.parent / "lib/lockstep.so", prefix / "lib/lockstep")
 
-    def call(self, verb, *words):
-        return run([ROOT / "tests/cluster/embedded/cluster", verb, "--name", self.name, *words], f"cluster {verb}")
-
-    def __enter__(self):
-        try:
-            self.folder.chmod(0o755)
-            prefix = self.folder / "prefix"
-            (prefix / "lib/lockstep").mkdir(parents=True)
-            (prefix / "bin").mkdir()
-            for name in ("lockstep-stage", "lockstep-pin"):
-                shutil.copy2(self.programs / name, prefix / "bin")
-            shutil.copy2(self.programs.parent / "lib/lockstep.so", prefix / "lib/lockstep")
-            self.call("up", "--nodes", "1", "--prefix", prefix, "--state", self.folder / "state")
-            raw = self.folder / "raw"
-            raw.mkdir()
-            for number in range(8):
-                (raw / f"{number}.bin").write_bytes(os.urandom(1 << 20))
-            pack = self.folder / "state/shared/pack"
-            run([self.programs / "lockstep-pack", "create", raw, "--out", pack], "lockstep-pack")
-        except BaseException:
-            self.__exit__()
-            raise
-        return self
-
-    def __exit__(self, *unused):
-        cluster = [ROOT / "tests/cluster/embedded/cluster", "down", "--name", self.name]
-        subprocess.run(cluster, stdin=subprocess.DEVNULL, capture_output=True)
-        shutil.rmtree(self.folder, ignore_errors=True)
+    def fill(self):
+        raw = self.folder / "raw"
+        raw.mkdir()
+        for number in range(8):
+            (raw / f"{number}.bin").write_bytes(os.urandom(1 << 20))
+        pack = self.folder / "state/shared/pack"
+        run([self.programs / "lockstep-pack", "create", raw, "--out", pack], "lockstep-pack")
 
     def turns(self, count):
         output = self.call("exec", "--user", "root", "--cwd", "/", "--", "python3", "-c", TURNS, str(count))
@@ -92,8 +75,6 @@ class Cluster:
 
 
 def measure(chosen):
-    if os.geteuid() != 0:
-        raise Failure("the embedded cluster needs root")
     load = os.getloadavg()[0]
     with Cluster(pathlib.Path(chosen.programs).resolve()) as cluster:
         turns = cluster.turns(chosen.turns)

@@ -2,15 +2,14 @@
 """Measures how many batches of packed tokens per second Lockstep's loader delivers from the page cache, and with --peers
 PyTorch's DataLoader, with the same files, batches and number of workers. The two run in turns."""
 
-import json
 import pathlib
 import statistics
-import subprocess
 import sys
 import tempfile
 
 import program
-from ranks import Failure, peer_is_missing
+import ranks as starting
+from ranks import json_lines
 
 HERE = pathlib.Path(__file__).resolve().parent
 
@@ -32,22 +31,15 @@ def arguments():
 
 
 def run(command):
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
-    if result.returncode != 0:
-        raise Failure(f"{command[0]}: {result.stderr.strip() or result.returncode}")
-    return [json.loads(line) for line in result.stdout.splitlines()]
+    return json_lines(starting.run(command, command[0]))
 
 
 def measure(chosen, folder):
     ours = [f"{chosen.programs}/bench_loader_lockstep", "--folder", folder]
     run(ours + ["--make", "--tokens", str(chosen.tokens)])
     commands = {"lockstep": ours}
-    if chosen.peers:
-        missing = peer_is_missing()
-        if missing:
-            print(f"bench_loader: PyTorch is left out: {missing}", file=sys.stderr)
-        else:
-            commands["pytorch"] = [sys.executable, str(HERE / "bench_loader_peer.py"), "--folder", folder]
+    for peer in starting.peers(chosen, "bench_loader", "pytorch"):
+        commands[peer] = [sys.executable, str(HERE / "bench_loader_peer.py"), "--folder", folder]
     for workers in chosen.workers:
         lines = {name: [] for name in commands}
         for _ in range(chosen.launches):

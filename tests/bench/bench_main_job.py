@@ -130,13 +130,9 @@ def pytorch(site, chosen, width, name, batches, attention, step_tokens):
 
 def peers(chosen):
     """Of each of PyTorch's programs its name, batches and attention."""
-    if not chosen.peers:
+    found = starting.peers(chosen, "bench_main_job", ("random", "random", "explicit"), ("sorted", "sorted", "explicit"))
+    if not found:
         return []
-    missing = starting.peer_is_missing()
-    if missing:
-        print(f"bench_main_job: no peer: {missing}", file=sys.stderr)
-        return []
-    found = [("random", "random", "explicit"), ("sorted", "sorted", "explicit")]
     test = "import torch; exit(not hasattr(torch.nn.functional, 'scaled_dot_product_attention'))"
     if subprocess.run([sys.executable, "-c", test], check=False).returncode == 0:
         found += [("random_fused", "random", "fused"), ("sorted_fused", "sorted", "fused")]

@@ -3,7 +3,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -115,7 +114,7 @@ struct Totals {
   std::atomic<std::uint64_t> bytes = 0;
 };
 
-/// Reads the samples again and again until the time is over.
+/// Reads the samples repeatedly until the time is over.
 void read_for(const Options& options, const std::vector<std::size_t>& order, std::size_t first,
               std::size_t room, const ReadOne& read, Totals& totals) {
   constexpr std::size_t kBetweenLooks = 256;

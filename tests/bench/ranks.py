@@ -82,40 +82,55 @@ class OneNode:
         return json_lines(run(mpirun(command, ranks), f"{command[0]} on {ranks} ranks", variables))
 
 
-class Cluster:
-    """Several nodes on this machine, each with a separate network. A bridge joins them, so they use TCP."""
+class EmbeddedCluster:
+    """An embedded Slurm cluster with a folder of its own. `with` starts it, and removes both at the end."""
 
-    def __init__(self, programs, nodes):
+    def __init__(self, name, nodes, *options):
         if os.geteuid() != 0:
-            raise Failure("--nodes above 1 needs the embedded cluster (tests/cluster/embedded): run it as root")
+            raise Failure("the embedded cluster (tests/cluster/embedded) needs root")
+        self.name = f"bench-{name}-{os.getpid()}"
         self.nodes = nodes
-        self.name = f"bench-{os.getpid()}"
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="lockstep-bench-", dir="/var/tmp"))
-        self.port = 29500
-        # All that ranks need, in one folder that the nodes see as /mnt/lockstep.
-        prefix = self.folder / "prefix"
-        (prefix / "bin").mkdir(parents=True)
         self.folder.chmod(0o755)
-        for program in pathlib.Path(programs).glob("bench_*_rank"):
-            shutil.copy2(program, prefix / "bin")
-        shutil.copytree(PEERS, prefix / "peers")
+        self.options = ["--state", self.folder / "state", "--nodes", nodes, *options]
 
-    def cluster(self, verb, *arguments):
-        return [str(ROOT / "tests/cluster/embedded/cluster"), verb, "--name", self.name, *arguments]
+    def command(self, verb, *words):
+        return [str(word) for word in (ROOT / "tests/cluster/embedded/cluster", verb, "--name", self.name, *words)]
+
+    def call(self, verb, *words):
+        return run(self.command(verb, *words), f"cluster {verb}")
+
+    def fill(self):
+        """Makes files after the start."""
 
     def __enter__(self):
         say(f"starting a cluster of {self.nodes} nodes")
-        options = ["--nodes", str(self.nodes), "--prefix", str(self.folder / "prefix")]
         try:
-            run(self.cluster("up", "--state", str(self.folder / "state"), *options), "the embedded cluster")
+            self.call("up", *self.options)
+            self.fill()
         except BaseException:
             self.__exit__()
             raise
         return self
 
     def __exit__(self, *unused):
-        subprocess.run(self.cluster("down"), stdin=subprocess.DEVNULL, capture_output=True)
+        subprocess.run(self.command("down"), stdin=subprocess.DEVNULL, capture_output=True)
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class Cluster(EmbeddedCluster):
+    """Several nodes on this machine, each with a separate network. A bridge joins them, so they use TCP."""
+
+    def __init__(self, programs, nodes):
+        super().__init__("ranks", nodes)
+        self.port = 29500
+        # All that ranks need, in one folder that the nodes see as /mnt/lockstep.
+        prefix = self.folder / "prefix"
+        self.options += ["--prefix", prefix]
+        (prefix / "bin").mkdir(parents=True)
+        for program in pathlib.Path(programs).glob("bench_*_rank"):
+            shutil.copy2(program, prefix / "bin")
+        shutil.copytree(PEERS, prefix / "peers")
 
     def program(self, name):
         return [f"/mnt/lockstep/bin/{name}"]
@@ -132,12 +147,20 @@ class Cluster:
         srun = ["srun", "--mpi=pmix", "--exclusive", "--cpu-bind=none", f"-N{self.nodes}", f"-n{ranks}"]
         srun += [f"-c{cores}"] if cores else ["--overcommit"]
         given = ["env"] + [f"{name}={value}" for name, value in variables.items()]
-        inside = self.cluster("exec", "--", *given, *srun, *command)
+        inside = self.command("exec", "--", *given, *srun, *command)
         return json_lines(run(inside, f"{command[0]} on {ranks} ranks and {self.nodes} nodes"))
 
 
 def site(programs, nodes):
     return OneNode(programs) if nodes == 1 else Cluster(programs, nodes)
+
+
+def peers(chosen, name, *found):
+    """The peers to run with --peers, which need PyTorch; says so if it is missing."""
+    missing = peer_is_missing() if chosen.peers else "not asked for"
+    if chosen.peers and missing:
+        print(f"{name}: left out: {', '.join(map(str, found))}: {missing}", file=sys.stderr)
+    return [] if missing else list(found)
 
 
 def peer_is_missing(python=sys.executable):

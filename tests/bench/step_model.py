@@ -21,7 +21,6 @@ does not depend on the number of ranks."""
 import argparse
 import json
 import math
-import pathlib
 import statistics
 import subprocess
 

@@ -47,47 +47,20 @@ assert_contains "$output" "lockstep: 4 ranks on 2 nodes"
 assert_equal "" "$(verdicts)"
 assert_nothing_left
 
-test_case "a killed rank is named at once, on each node"
-for rank in "3 on n2" "2 on n2" "1 on n1"; do
+# tests/integration/comm/failure_test.cpp has all ways in which ranks fail, on one machine.
+test_case "a killed rank is named at once, also rank 0, which collects the reports"
+for rank in "3 on n2" "0 on n1"; do
   run_job killed "${rank%% *}"
-  assert_ended 3 "rank $rank is gone (its process ended); rank 0 on n1 is in all_reduce of bucket 7 (4 bytes)"
+  assert_ended 3 "rank $rank is gone"
 done
-
-test_case "a killed rank 0, which collects the reports, is named at once"
-run_job killed 0
-assert_ended 3 "rank 0 on n1 is gone (its process ended); rank 1 on n1 is in all_reduce of bucket 7 (4 bytes)"
-
-test_case "a rank that is killed during a large operation is named at once"
-run_job killed-inside
-assert_ended 3 "rank 3 on n2 is gone (its process ended)"
 
 test_case "a stopped rank is named after the timeout"
 run_job stopped
-assert_ended $((timeout_s + 5)) "all_reduce of bucket 7 (4 bytes) did not end within $timeout_s s (LOCKSTEP_TIMEOUT)" \
-  "rank 3 on n2 does not answer (stopped or cut off?)" "in the same operation for"
+assert_ended $((timeout_s + 5)) "rank 3 on n2 does not answer"
 
-test_case "a stopped rank 0, which collects the reports, is named after the timeout"
-run_job stopped 0
-assert_ended $((timeout_s + 5)) "all_reduce of bucket 7 (4 bytes) did not end within" "rank 0 on n1 does not answer"
-
-test_case "a rank that is busy with something else is named with its last operation"
-run_job busy 2
-assert_ended $((timeout_s + 5)) "rank 2 on n2 has called no operation for" "its last operation: barrier of step"
-
-test_case "different operations and counts are reported, on one node and between nodes"
-for rank in 1 2 3; do
-  run_job other-operation "$rank"
-  assert_ended $((timeout_s + 5)) "all_reduce of bucket 7" "barrier of evaluation" "rank $rank"
-  run_job other-count "$rank"
-  assert_ended $((timeout_s + 5)) "all_reduce of bucket 7" "rank $rank"
-  [[ $(verdicts) =~ (3 × f32|12 bytes) ]] || fail "the other count is not in: $(verdicts)"
-done
-
-test_case "different numbers of steps are reported"
-run_job leaves
-assert_ended $((timeout_s + 5)) "all_reduce of bucket 7 (4 bytes)" "rank 3"
-run_job more-steps
-assert_ended $((timeout_s + 5)) "all_reduce of bucket 0 (4 bytes)" "rank 3"
+test_case "different counts between nodes are reported"
+run_job other-count 2
+assert_ended $((timeout_s + 5)) "all_reduce of bucket 7" "rank 2"
 
 test_case "both sides of a cut-off node end independently"
 log=$(mktemp)
@@ -102,6 +75,5 @@ wait $srun && fail "exit code 0; output: $(cat "$log")"
 output=$(cat "$log")
 rm "$log"
 assert_equal 1 "$(verdicts | wc -l)" "lines that say what is wrong ($output)"
-assert_contains "$(verdicts)" "all_reduce of bucket 7 (4194304 bytes) did not end within $timeout_s s"
-assert_contains "$(verdicts)" "ranks 2-3 on n2 do not answer (stopped or cut off?)"
+assert_contains "$(verdicts)" "ranks 2-3 on n2 do not answer"
 assert_nothing_left

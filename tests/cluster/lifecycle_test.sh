@@ -32,8 +32,7 @@ kill_service() {
   number=$(cut -d' ' -f2 "$state/live/$1.$2.state")
   nsenter --target "$supervisor" --pid -- bash -c "kill -9 $number"
 }
-for victim in "supervisor" "supervisors_parent" "keeper" "service head slurmctld" "service n1 slurmd" \
-  "service n1 munged" "service n1 shared"; do
+for victim in "supervisor" "supervisors_parent" "keeper" "service n1 slurmd" "service n1 shared"; do
   test_case "down leaves nothing behind after kill -9 of: $victim"
   cluster up --state "$state" --nodes 2 >/dev/null || fail "up failed"
   remember_supervisor

@@ -72,19 +72,3 @@ assert_equal "alice alice 640 made alice alice 750 dir alice alice 777 link alic
 root_on_node n1 bash -c "mkdir $folder/group && chgrp lockstep $folder/group && chmod 2777 $folder/group"
 on_node n2 touch $folder/group/file
 assert_equal "alice lockstep" "$(on_node n3 stat -c '%U %G' $folder/group/file)"
-
-test_case "each node sees changes of another at once"
-for i in 1 2 3; do
-  on_node n1 bash -c "echo $i >$folder/new && mv $folder/new $folder/name"
-  assert_equal "$i" "$(on_node n2 cat $folder/name)"
-done
-on_node n1 rm $folder/name
-assert_exit 1 on_node n2 cat $folder/name
-
-test_case "an open file stays readable after it is unlinked"
-assert_equal "4 text" "$(on_node n1 bash -c "cd $folder && echo text >gone && exec 5<gone && rm gone && stat -L -c %h /dev/fd/5 >/dev/null && echo 4 \$(cat <&5)")"
-
-test_case "files survive a round trip through tar, with times and links"
-on_node n1 bash -c "cd $folder && mkdir tree && cp -a /usr/share/common-licenses tree/ && tar -cf tree.tar tree && mkdir out &&
-  tar -C out -xf tree.tar && diff -r tree out/tree && [ \$(stat -c %Y tree/common-licenses) = \$(stat -c %Y out/tree/common-licenses) ]" ||
-  fail "tar's copy differs"

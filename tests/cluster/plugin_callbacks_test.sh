@@ -38,62 +38,65 @@ ends() {
 }
 
 refused="failed: made to fail; the task ends because its data cannot be staged"
-for word in optional required; do
-  for at in allocator:init allocator:init_post_opt allocator:exit local:init local:init_post_opt local:local_user_init \
-    local:exit remote:init remote:init_post_opt remote:user_init remote:task_init remote:task_exit remote:exit \
-    slurmd:init job_script:init job_script:job_epilog; do
-    test_case "$word plugin whose $at fails"
-    stack "$word $there/lockstep_failing.so $conf fail=$at"
-    [ $at != slurmd:init ] || { cluster kill n1 && cluster restart n1; }
-    callback=${at#*:}
+# On nodes, Slurm treats a failure of a plugin that plugstack.conf requires differently.
+for at in allocator:init allocator:init_post_opt allocator:exit local:init local:init_post_opt local:local_user_init \
+  local:exit remote:init remote:init_post_opt remote:user_init remote:task_init remote:task_exit remote:exit \
+  slurmd:init job_script:init job_script:job_epilog required-remote:init required-remote:init_post_opt \
+  required-remote:user_init required-remote:task_init required-remote:task_exit required-remote:exit; do
+  word=optional
+  [[ $at != required-* ]] || word=required
+  at=${at#required-}
+  test_case "$word plugin whose $at fails"
+  stack "$word $there/lockstep_failing.so $conf fail=$at"
+  [ $at != slurmd:init ] || { cluster kill n1 && cluster restart n1; }
+  callback=${at#*:}
 
-    # Jobs that do not use the plugin.
-    job=$(submit -w n1 -n1 --wrap 'srun echo ran') || fail "sbatch without options"
-    await_job "$job"
-    assert_equal "COMPLETED 0:0 ran" "$(job_state "$job") $(job_output "$job" | grep -x ran)"
+  # Jobs that do not use the plugin.
+  job=$(submit -w n1 -n1 --wrap 'srun echo ran') || fail "sbatch without options"
+  await_job "$job"
+  assert_equal "COMPLETED 0:0 ran" "$(job_state "$job") $(job_output "$job" | grep -x ran)"
 
-    staged_step
-    case $at in
-      local:init) ends 255 ;; # the option is then unknown to srun
-      local:init_post_opt) ends 1 "lockstep: init_post_opt failed: made to fail" ;;
-      remote:init | remote:init_post_opt | remote:user_init | remote:task_init)
-        ends 3 "lockstep: n1: $callback $refused"
-        ;;
-      *) ends 0 ;;
-    esac
+  staged_step
+  case $at in
+    local:init) ends 255 ;; # the option is then unknown to srun
+    local:init_post_opt) ends 1 "lockstep: init_post_opt failed: made to fail" ;;
+    remote:init | remote:init_post_opt | remote:user_init | remote:task_init)
+      ends 3 "lockstep: n1: $callback $refused"
+      ;;
+    *) ends 0 ;;
+  esac
 
-    # A batch script, whose step has the option from its environment.
-    code=0
-    submitted=$(submit_there -w n1 -n1 --stage=good --wrap "$task; srun sh -c '$task'" 2>&1) || code=$?
-    case $at in
-      allocator:init) assert_equal 255 $code "$submitted" ;;  # the option is then unknown to sbatch
-      allocator:init_post_opt)
-        assert_equal "1 lockstep: init_post_opt failed: made to fail" "$code $submitted"
-        ;;
-      *)
-        job=$(grep -xE '[0-9]+' <<<"$submitted") || fail "not submitted: $submitted"
-        await_job "$job"
-        output=$(job_output "$job")
-        case $at in
-          local:init | local:init_post_opt)
-            assert_equal "FAILED 1:0" "$(job_state "$job")" "$output"
-            assert_equal 1 "$(grep -c 'has its data' <<<"$output")" "$output"
-            assert_contains "$output" "lockstep: $callback failed: made to fail"
-            ;;
-          remote:init | remote:init_post_opt | remote:user_init | remote:task_init)
-            assert_equal "FAILED 3:0" "$(job_state "$job")" "$output"
-            assert_contains "$output" "lockstep: n1: $callback $refused"
-            assert_lacks "$output" "has its data"
-            ;;
-          *)
-            assert_equal "COMPLETED 0:0" "$(job_state "$job")" "$output"
-            assert_equal 2 "$(grep -c 'has its data' <<<"$output")" "$output"
-            ;;
-        esac
-        ;;
-    esac
-    assert_all_idle
-  done
+  # A batch script, whose step has the option from its environment.
+  code=0
+  submitted=$(submit_there -w n1 -n1 --stage=good --wrap "$task; srun sh -c '$task'" 2>&1) || code=$?
+  case $at in
+    allocator:init) assert_equal 255 $code "$submitted" ;;  # the option is then unknown to sbatch
+    allocator:init_post_opt)
+      assert_equal "1 lockstep: init_post_opt failed: made to fail" "$code $submitted"
+      ;;
+    *)
+      job=$(grep -xE '[0-9]+' <<<"$submitted") || fail "not submitted: $submitted"
+      await_job "$job"
+      output=$(job_output "$job")
+      case $at in
+        local:init | local:init_post_opt)
+          assert_equal "FAILED 1:0" "$(job_state "$job")" "$output"
+          assert_equal 1 "$(grep -c 'has its data' <<<"$output")" "$output"
+          assert_contains "$output" "lockstep: $callback failed: made to fail"
+          ;;
+        remote:init | remote:init_post_opt | remote:user_init | remote:task_init)
+          assert_equal "FAILED 3:0" "$(job_state "$job")" "$output"
+          assert_contains "$output" "lockstep: n1: $callback $refused"
+          assert_lacks "$output" "has its data"
+          ;;
+        *)
+          assert_equal "COMPLETED 0:0" "$(job_state "$job")" "$output"
+          assert_equal 2 "$(grep -c 'has its data' <<<"$output")" "$output"
+          ;;
+      esac
+      ;;
+  esac
+  assert_all_idle
 done
 stack "optional $there/lockstep.so $conf"
 cluster kill n1 && cluster restart n1

@@ -57,19 +57,6 @@ as_root cp /run/conf.kept /etc/lockstep/lockstep.conf
 assert_all_idle 60
 works_on n1,n2,n3 3
 
-test_case "if the helper of one node is killed, one line names it and no node is drained"
-for node in n1 n2; do root_on_node $node rm -rf /mnt/local/lockstep; done
-slow
-on_head srun -w n1,n2 -N2 -n2 --stage=$packs/large sh -c 'echo started' >"$state/killed.out" 2>&1 &
-step=$!
-for node in n1 n2; do assert_within 20 copying_on $node; done
-as_root pkill -KILL -f 'lockstep-stage step .* --node n2 '
-wait $step
-fast
-assert_equal "lockstep: n2: staging was ended by signal 9" "$(grep '^lockstep: ' "$state/killed.out")"
-assert_all_idle
-works_on n1,n2 2
-
 test_case "after a power failure leases are stale, an interrupted copy continues, and no corrupt data is served"
 root_on_node n1 rm -rf /mnt/local/lockstep/6001/objects
 slow

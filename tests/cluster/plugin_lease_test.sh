@@ -115,14 +115,6 @@ end_steps
 await_job "$job"
 assert_within 10 free_on n1 "$job.0"
 
-test_case "the tasks of a job array on one node have one lease each"
-rm -f "$shared/plugin_test/stop"
-array=$(submit_there -w n1 --array=0-1 -n1 --stage=good --wrap 'touch up-$SLURM_ARRAY_TASK_ID-a; until [ -e stop ]; do sleep 0.1; done')
-for task in 0 1; do assert_within 60 test -e "$shared/plugin_test/up-$task-a"; done
-assert_equal 2 "$(root_on_node n1 ls $held | grep -c '\.batch$')" "$(root_on_node n1 ls $held)"
-end_steps
-for task in 0 1; do await_job "${array}_$task"; done
-
 test_case "a lease that cannot be taken ends the step with one line"
 root_on_node n1 sh -c "rm -rf $held; ln -s /etc $held"
 assert_exit 3 on_head srun -w n1 --stage=$packs/good true

@@ -77,13 +77,6 @@ assert_contains "$output" "n1 /mnt/local/lockstep/6001/"
 assert_exit 2 on_node n1 ls "$copy"
 assert_contains "$output" "Permission denied"
 
-test_case "a store that others may write to is not used: one line names it, and the job makes its own copy"
-root_on_node n1 chmod 777 $store
-assert_exit 0 as_bob srun -w n1 -n1 --stage=$packs/corpus bash -c "$(look corpus)"
-assert_equal 1 "$(grep -c 'is not used' <<<"$output")" "lines that say so in '$output'"
-assert_contains "$output" "the shared store $store is not used: it belongs to user 0 with mode 777"
-assert_contains "$output" "n1 /mnt/local/lockstep/6003/"
-
 rm -f "$shared"/plugin_test/{up,stop}
 assert_nothing_left
 assert_all_idle

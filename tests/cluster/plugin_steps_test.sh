@@ -91,31 +91,6 @@ test_case "a heterogeneous step of an ordinary job"
 output=$(on_head salloc -N4 srun --mpi=none -N2 -n2 --stage=$packs/good bash -c "$what" : --mpi=none -N2 -n2 bash -c "$what" 2>&1)
 assert_equal "n1 good n2 good n3 good n4 good" "$(tasks "$output")" "$output"
 
-test_case "--export=NONE, for the job's script and for its steps"
-job=$(submit_there --export=NONE -w n1,n2 -N2 -n2 --stage=good <<SCRIPT
-#!/bin/bash
-PATH=/usr/bin:/bin
-$what
-srun --export=NONE /bin/bash -c 'PATH=/usr/bin:/bin; $what'
-SCRIPT
-)
-await_job "$job"
-assert_equal "n1 good n1 good n2 good" "$(tasks "$(job_output "$job")")" "$(job_output "$job")"
-
-test_case "two jobs that need the same data at once copy it once"
-clear_caches
-cluster meter --bandwidth 200K >/dev/null
-cluster meter --reset >/dev/null
-jobs=()
-for _ in 1 2; do jobs+=("$(submit_there -w n1 -n1 --stage=good --wrap "$what")"); done
-for job in "${jobs[@]}"; do
-  await_job "$job"
-  assert_equal "n1 good" "$(tasks "$(job_output "$job")")" "$(job_output "$job")"
-done
-cluster meter --bandwidth 0 >/dev/null
-bytes=$(cat "$shared"/plugin_test/good/* | wc -c)
-assert_at_most $((bytes * 3 / 2)) "$(bytes_read n1)" "bytes read for $bytes bytes of data"
-
 for node in n1 n2 n3 n4; do wait_until 10 nothing_left_on $node || fail "left on $node: $(left_on $node)"; done
 assert_equal "" "$(helpers_running)"
 assert_all_idle

@@ -46,11 +46,6 @@ mine="job_id=\"$job\""
 assert_within 90 value_is 4 "count(lockstep_rank_up{$mine} == 1)"
 assert_within 60 value_is 4 "count(lockstep_steps_total{$mine} > 40)"
 assert_within 30 value_is 2 "count(lockstep_job_info{$mine, user=\"6001\", user_name=\"alice\", program=\"train.py\", ranks=\"4\"})"
-for phase in data_wait forward backward optimizer; do
-  assert_within 30 value_exceeds 0 "min(rate(lockstep_phase_seconds_total{$mine, phase=\"$phase\"}[10s]))"
-  assert_within 30 value_exceeds 0 "histogram_quantile(0.5, sum by (le) (rate(lockstep_phase_duration_seconds_bucket{$mine, phase=\"$phase\"}[10s])))"
-done
-assert_within 30 value_exceeds 0.999 "sum(rate(lockstep_phase_seconds_total{$mine}[10s])) / sum(rate(lockstep_step_seconds_sum{$mine}[10s]))"
 
 test_case "when it ends each rank leaves its record for the report"
 on_head touch stop

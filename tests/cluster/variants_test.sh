@@ -15,11 +15,6 @@ assert_contains "$(group_of_task)" "job_1/step_0"
 assert_exit 1 on_head srun -n1 -c1 taskset -pc 0-$(($(nproc --all) - 1)) self
 assert_equal 1 "$(on_head srun -n1 -c1 bash -c "taskset -pc 0-$(($(nproc --all) - 1)) \$\$ >/dev/null; nproc")"
 
-test_case "affinity: a task is bound, but in no group"
-again --variant affinity
-assert_lacks "$(group_of_task)" "job_"
-assert_equal 1 "$(on_head srun -n1 -c1 nproc)"
-
 test_case "contain: a job has an extern step on each node"
 again --variant contain
 assert_contains "$(on_head scontrol show config)" "Contain"

@@ -33,7 +33,7 @@ TOOLS = ("lockstep-pack", "lockstep-stage", "lockstep-pin", "lockstep-plan", "lo
 # Options of other programs: groupadd, torchrun, GoogleTest, TensorBoard, pyxis.
 OTHERS = {"--container-mounts", "--system", "--nproc-per-node", "--gtest_filter", "--logdir"}
 
-# These pages submit jobs: tests/cluster/home_test.sh and jobs_test.sh run them.
+# These pages submit jobs: tests/cluster/home_test.sh and examples_test.sh run them.
 ON_THE_CLUSTER = ("docs/start/no-root.md", "docs/start/python.md")
 
 wrong = []

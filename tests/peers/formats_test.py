@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""The formats' own packages read our files, and we read theirs. Exits 77 if a package is not found (PYTHONPATH).
+"""Megatron-Core reads our files, and we read its files. Exits 77 if a package is not found (PYTHONPATH).
 
-Usage: formats_test.py CASE --peer formats_peer --pack lockstep-pack      CASE: megatron or webdataset
+Usage: formats_test.py --peer formats_peer
 """
 
 import argparse
@@ -31,7 +31,7 @@ def documents(type_name: str, numpy):
             yield [random.standard_normal(length).astype(dtype) for length in lengths]
 
 
-def megatron(peer: str, folder: pathlib.Path, _pack: str) -> None:
+def megatron(peer: str, folder: pathlib.Path) -> None:
     import formats_peers
     import numpy
     import torch
@@ -68,40 +68,13 @@ def megatron(peer: str, folder: pathlib.Path, _pack: str) -> None:
     print("8 types: Megatron-Core reads our files, we read Megatron-Core's files, and their bytes are equal")
 
 
-def webdataset(peer: str, folder: pathlib.Path, pack: str) -> None:
-    import webdataset as wds
-
-    source = folder / "source"
-    (source / "deep/er").mkdir(parents=True)
-    for i in range(60):
-        (source / f"deep/er/{i:04}.cls").write_text(str(i))
-        (source / f"deep/er/{i:04}.seg.bin").write_bytes(bytes((i + j) % 256 for j in range(i * 37)))
-    subprocess.run([pack, "create", str(source), "--out", str(folder / "packed"), "--shard-size", "16K"], check=True,
-                   capture_output=True)
-    shards = sorted(str(path) for path in (folder / "packed").glob("*.tar"))
-    assert len(shards) > 2, shards
-    theirs = {
-        sample["__key__"]: {kind: data for kind, data in sample.items() if not kind.startswith("__")}
-        for sample in wds.WebDataset(shards, shardshuffle=False)
-    }
-    ours = {
-        line["key"]: {part["kind"]: bytes.fromhex(part["bytes"]) for part in line["parts"]}
-        for line in lines_of(peer, folder / "packed")
-    }
-    assert len(ours) == 60 and theirs == ours
-    print("60 samples in", len(shards), "shards: WebDataset reads the same samples as we do")
-
-
 def main() -> int:
     parser = argparse.ArgumentParser()
-    parser.add_argument("case", choices=["megatron", "webdataset"])
     parser.add_argument("--peer", required=True)
-    parser.add_argument("--pack", required=True)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         try:
-            {"megatron": megatron, "webdataset": webdataset}[arguments.case](
-                arguments.peer, pathlib.Path(folder), arguments.pack)
+            megatron(arguments.peer, pathlib.Path(folder))
         except ImportError as error:
             print(f"skipped: {error}: install the package with pip install --no-deps --target DIR, and set PYTHONPATH=DIR")
             return SKIPPED

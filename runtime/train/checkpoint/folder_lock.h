@@ -41,7 +41,7 @@ struct FolderLockOptions {
   std::chrono::milliseconds wait =
       std::chrono::minutes(5);  ///< for the end of an earlier run of the same job
   std::chrono::milliseconds grace = std::chrono::seconds(3);  ///< for another one, which may be ending
-  std::function<void()> waiting = [] {};                      ///< called again and again while it waits
+  std::function<void()> waiting = [] {};                      ///< called repeatedly while it waits
 };
 
 class FolderLock {

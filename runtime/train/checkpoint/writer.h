@@ -41,7 +41,7 @@ struct WriterOptions {
   std::function<std::string(int rank)> told_by = {};
   /// Throws Error if this run must no longer write.
   std::function<void()> check_lock = [] {};
-  FileProgress* progress = nullptr;  ///< is told how far the files are; null: nothing
+  FileProgress* progress = nullptr;  ///< receives the progress of the files; null: nothing
 };
 
 struct OutgoingFile {

@@ -58,7 +58,7 @@ using NextBlock = std::function<std::span<const std::byte>()>;
 /// The bytes of a file from its beginning, in blocks of 1 MiB, to read each byte once.
 class Stream {
  public:
-  /// `file` must outlive the stream. `progress` is told the length of each block.
+  /// `file` must outlive the stream. `progress` receives the length of each block.
   explicit Stream(
       const DataFile& file, std::function<void(std::uint64_t)> progress = [](std::uint64_t) {})
       : file_(file), progress_(std::move(progress)) {}

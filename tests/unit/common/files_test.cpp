@@ -6,10 +6,10 @@
 #include <unistd.h>
 
 #include <cstdio>
-#include <cstdlib>
 
 #include "common/error.h"
 #include "common/output.h"
+#include "tests/unit/exporters/temporary_folder.h"
 
 namespace lockstep {
 namespace {
@@ -18,12 +18,8 @@ namespace fs = std::filesystem;
 
 class Files : public ::testing::Test {
  protected:
-  Files() {
-    std::string name = (fs::temp_directory_path() / "lockstep-files-XXXXXX").string();
-    folder_ = ::mkdtemp(name.data());
-  }
-  ~Files() override { fs::remove_all(folder_); }
-  fs::path folder_;
+  lockstep::testing::TemporaryFolder temporary_;
+  fs::path folder_ = temporary_.path();
 };
 
 TEST_F(Files, AtomicWriteReplacesTheWholeFileAndLeavesNothingElse) {

@@ -63,6 +63,13 @@ class ExporterServer(unittest.TestCase):
             process.wait()
             process.stdout.close()
 
+    def wait_until(self, condition):
+        """Waits for the condition; the test fails if it does not hold within 20 s."""
+        deadline = time.monotonic() + 20
+        while not condition():
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.02)
+
     def refused(self, *options, **environment):
         """The one line of a call that fails, with its exit status."""
         done = subprocess.run(self.command(*options), capture_output=True, text=True, timeout=20,
@@ -137,21 +144,16 @@ class ExporterServer(unittest.TestCase):
             old = ssl.create_default_context(cafile=self.folder / "n1.crt")
             self.assertEqual(status_and_text(url, context=old)[0], 200)
             (self.folder / "n1.key").write_text("half a file")
-            deadline = time.monotonic() + 20
-            while "the one before stays in use" not in log.read_text() and time.monotonic() < deadline:
-                time.sleep(0.1)
+            self.wait_until(lambda: "the one before stays in use" in log.read_text())
             self.assertEqual(status_and_text(url, context=old)[0], 200)
             self.certificate("n2")
             (self.folder / "n2.key").replace(self.folder / "n1.key")
             (self.folder / "n2.crt").replace(self.folder / "n1.crt")
             new = ssl.create_default_context(cafile=self.folder / "n1.crt")
-            deadline = time.monotonic() + 20
-            while time.monotonic() < deadline:
+            def is_renewed():
                 with contextlib.suppress(OSError):
-                    if status_and_text(url, context=new)[0] == 200:
-                        break
-                time.sleep(0.1)
-            self.assertEqual(status_and_text(url, context=new)[0], 200)
+                    return status_and_text(url, context=new)[0] == 200
+            self.wait_until(is_renewed)
 
     def test_client_certificates(self):
         for name in ("n1", "prometheus", "stranger"):
@@ -191,9 +193,7 @@ class ExporterServer(unittest.TestCase):
             self.assertEqual({status_and_text(url)[0] for _ in range(40)}, {401})
             self.assertEqual(as_user("prometheus:test"), 200)
             seen = set()  # one password a second is tried, and the right one above was one
-            deadline = time.monotonic() + 20
-            while 401 not in seen and time.monotonic() < deadline:
-                seen.add(as_user("prometheus:wrong"))
+            self.wait_until(lambda: seen.add(as_user("prometheus:wrong")) or 401 in seen)
             self.assertEqual(seen, {401, 429})
             self.assertEqual(as_user("prometheus:test"), 200)  # others' guesses do not lock it out
         config.write_text("basic_auth_users:\n  prometheus: test\n")
@@ -228,10 +228,7 @@ class ExporterServer(unittest.TestCase):
             answers = [status_and_text(url)[0] for _ in range(10)]
             self.assertEqual(answers[:2], [200, 200])
             self.assertIn(429, answers)
-            deadline = time.monotonic() + 20
-            while (last := status_and_text(url)[0]) != 200 and time.monotonic() < deadline:
-                time.sleep(0.1)
-            self.assertEqual(last, 200)
+            self.wait_until(lambda: status_and_text(url)[0] == 200)
 
     def test_the_limit_of_requests_is_that_of_each_address(self):
         try:
@@ -247,9 +244,7 @@ class ExporterServer(unittest.TestCase):
     def test_a_textfile_for_node_exporter_goes_with_the_exporter(self):
         file = self.folder / "lockstep.prom"
         process = subprocess.Popen(self.command("--textfile", file, "--interval", "1"))
-        deadline = time.monotonic() + 20
-        while not file.exists() and time.monotonic() < deadline:
-            time.sleep(0.02)
+        self.wait_until(file.exists)
         self.assertIn("lockstep_exporter_ranks", file.read_text())
         self.assertEqual(file.stat().st_mode & 0o777, 0o644)
         process.send_signal(signal.SIGTERM)

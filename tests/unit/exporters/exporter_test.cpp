@@ -1,9 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
-#include <cmath>
 #include <fstream>
 #include <map>
 
@@ -394,25 +392,6 @@ TEST_F(ExporterTest, ANegativeNanInARecordIsServedAsPrometheusReadsIt) {
   EXPECT_THAT(page, ::testing::Not(::testing::ContainsRegex("-[nN]an")));
 }
 
-TEST_F(ExporterTest, NodeWithoutJobsServesItsOwnCounts) {
-  Collector collector({.records = root_ / "none", .cache = {}, .node = "n1", .limits = {}});
-  const ParsedPage page = lockstep::testing::parse_page(collector.page());
-  EXPECT_EQ(page.value("lockstep_exporter_ranks"), 0);
-  EXPECT_EQ(page.value("lockstep_exporter_errors_total", "what", "scrape"), 0);
-  EXPECT_FALSE(page.has("lockstep_steps_total"));
-}
-
-TEST_F(ExporterTest, AScrapeThatCannotReadTheRecordsFailsAndTheNextOneCountsIt) {
-  std::ofstream(root_ / "file").close();
-  Collector collector({.records = root_ / "file", .cache = {}, .node = "n1", .limits = {}});
-  EXPECT_THAT([&] { collector.page(); },
-              ::testing::ThrowsMessage<Error>(::testing::HasSubstr("records folder")));
-  std::filesystem::remove(root_ / "file");
-  EXPECT_EQ(lockstep::testing::parse_page(collector.page())
-                .value("lockstep_exporter_errors_total", "what", "scrape"),
-            1);
-}
-
 // Prometheus reads up to 17 digits; the default of a stream would be 6.
 TEST_F(ExporterTest, LargeCountsAndTimesKeepTheirDigits) {
   const auto rank = rank_of("1000/7.0", 0);
@@ -431,16 +410,6 @@ void expect_staged(const ParsedPage& page, const std::map<std::string, double>& 
     EXPECT_EQ(page.value("lockstep_stage_bytes", "origin", origin), expected) << origin;
   EXPECT_EQ(page.value("lockstep_stage_hits"), hits);
   EXPECT_EQ(page.value("lockstep_stage_misses"), misses);
-}
-
-TEST_F(ExporterTest, StagingIsSummedUpByOrigin) {
-  const auto rank = rank_of("1000/7.0", 0);
-  write_file_atomically(job_folder("1000/7.0") / "staging.json", R"({"job":7,"node":"n1","sources":[
-    {"source":"/a","bytes":100,"from_source":60,"from_peers":40,"hit":false,"seconds":1.5},
-    {"source":"/b","bytes":50,"from_source":0,"from_peers":0,"hit":true,"seconds":0.5}]})");
-  const ParsedPage page = collect();
-  expect_staged(page, {{"source", 60}, {"peers", 40}, {"cache", 50}}, 1, 1);
-  EXPECT_EQ(page.value("lockstep_stage_seconds"), 2);
 }
 
 // The script of a job and three steps stage the same sources: the first copies them, the others find them.

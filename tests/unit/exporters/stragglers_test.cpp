@@ -16,7 +16,6 @@ using lockstep::testing::RankStep;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using ::testing::Not;
 using ::testing::SizeIs;
 
 Stragglers stragglers_of(const Run& run) {
@@ -28,16 +27,6 @@ Straggler only(MadeUpRun& made_up, const MadeUpRun::Change& change) {
   const Stragglers all = stragglers_of(made_up.make(change));
   EXPECT_THAT(all.found, SizeIs(1));
   return all.found.empty() ? Straggler{} : all.found.front();
-}
-
-TEST(Stragglers, ACleanRunHasNone) {
-  for (const int ranks : {1, 2, 3, 8}) {
-    MadeUpRun made_up{.ranks = ranks};
-    const Stragglers all = stragglers_of(made_up.make());
-    EXPECT_THAT(all.found, IsEmpty()) << ranks << " ranks";
-    EXPECT_EQ(all.steps, 62) << "the first two steps are left out";
-    EXPECT_EQ(all.ranks.size(), ranks);
-  }
 }
 
 TEST(Stragglers, ASlowWorkerIsScoredAgainstItsPeersAndThoseWhoWaitNameIt) {
@@ -95,7 +84,6 @@ TEST(Stragglers, AllRanksOfASlowNodeAreOneFinding) {
     if (rank >= 2) does.slow_down(1.3);
   });
   EXPECT_THAT(slow.ranks, ElementsAre(2, 3));
-  EXPECT_EQ(who(slow), "2 ranks on n2 (2, 3)");
   EXPECT_NEAR(slow.step_ms_without, 90, 2) << "only both together make the step shorter";
 }
 
@@ -156,55 +144,14 @@ TEST(Stragglers, RanksThatDoNotWaitForEachOtherTakeAsLongAsTheSlowest) {
   EXPECT_NEAR(turns.step_ms, 100, 1.5);
 }
 
-TEST(Stragglers, MoreTokensOrLongerSamplesAreUnevenInput) {
+TEST(Stragglers, ARankWhoseTokensExplainOnlyASmallPartIsASlowWorker) {
   MadeUpRun made_up;
-  const Straggler more = only(made_up, [](RankStep& does, int rank, int) {
-    if (rank != 1) return;
-    does.tokens = 1500;
-    does.slow_down(1.5);
-  });
-  EXPECT_EQ(more.cause, Cause::uneven_input);
-  EXPECT_NEAR(more.more_tokens, 0.5, 0.01);
-  const Straggler longer = only(made_up, [](RankStep& does, int rank, int) {
-    if (rank != 1) return;
-    does.samples = 4;
-    does.slow_down(1.8);
-  });
-  EXPECT_EQ(longer.cause, Cause::uneven_input);
-  EXPECT_NEAR(longer.longer_samples, 1.5, 0.01);
   const Straggler slow = only(made_up, [](RankStep& does, int rank, int) {
     if (rank != 1) return;
     does.tokens = 1100;  // explains only a small part
     does.slow_down(1.8);
   });
   EXPECT_EQ(slow.cause, Cause::slow_worker);
-}
-
-TEST(Stragglers, TheCauseIsThePhaseThatTakesLonger) {
-  MadeUpRun made_up;
-  EXPECT_EQ(only(made_up, [](RankStep& does, int rank, int) { does.data_wait += rank == 2 ? 30 : 0; }).cause,
-            Cause::input_data);
-  const Straggler writer = only(made_up, [](RankStep& does, int rank, int step) {
-    does.checkpoint = rank == 0 && step % 8 == 0 ? 200 : 0;
-  });
-  EXPECT_EQ(writer.cause, Cause::checkpoint);
-  EXPECT_THAT(writer.ranks, ElementsAre(0));
-}
-
-TEST(Stragglers, RanksThatTakeTurnsAreNotBlamed) {
-  MadeUpRun made_up;
-  const Straggler late = only(made_up, [](RankStep& does, int rank, int step) {
-    if (step % 4 == rank) does.backward += 20;
-  });
-  EXPECT_THAT(late.ranks, IsEmpty());
-  EXPECT_EQ(late.node, "");
-  EXPECT_NEAR(late.step_ms_without, 95, 1.5) << "the mean of all ranks";
-  const Straggler input = only(made_up, [](RankStep& does, int rank, int step) {
-    if (step % 4 != rank) return;
-    does.tokens = 1300;
-    does.slow_down(1.3);
-  });
-  EXPECT_EQ(input.cause, Cause::uneven_input);
 }
 
 TEST(Stragglers, RanksThatTakeTurnsDoNotHideTheOneThatWritesSlowly) {
@@ -218,25 +165,8 @@ TEST(Stragglers, RanksThatTakeTurnsDoNotHideTheOneThatWritesSlowly) {
   EXPECT_THAT(writer.ranks, ElementsAre(1));
 }
 
-TEST(Stragglers, CommunicationThatNoLateRankExplainsIsTheNetwork) {
+TEST(Stragglers, ALateNetworkThatNothingMeasuredIsOfNoRank) {
   MadeUpRun made_up;
-  const Straggler all_ranks = only(made_up, [](RankStep& does, int, int) { does.network = 30; });
-  EXPECT_EQ(all_ranks.cause, Cause::network);
-  EXPECT_THAT(all_ranks.ranks, IsEmpty());
-  EXPECT_NEAR(all_ranks.lost_ms, 30, 1);
-  EXPECT_NEAR(all_ranks.to_past.value(), 1, 0.01);
-  const Straggler now =
-      only(made_up, [](RankStep& does, int, int step) { does.network = step >= 48 ? 60 : 3; });
-  EXPECT_GT(now.to_past.value(), 10);
-}
-
-TEST(Stragglers, ARankThatComputesAsFastAsTheOthersAndIsWaitedForHasALateNetwork) {
-  MadeUpRun made_up;
-  const Straggler late =
-      only(made_up, [](RankStep& does, int rank, int) { does.late_network = rank == 3 ? 25 : 0; });
-  EXPECT_EQ(late.cause, Cause::network);
-  EXPECT_THAT(late.ranks, ElementsAre(3));
-  EXPECT_NEAR(late.lost_ms, 25, 1);
   made_up.communication_measured = false;
   const Straggler unknown =
       only(made_up, [](RankStep& does, int rank, int) { does.late_network = rank == 3 ? 25 : 0; });
@@ -253,6 +183,7 @@ TEST(Stragglers, OfTwoRanksWithALateNetworkTheWorseIsNamed) {
   });
   EXPECT_EQ(late.cause, Cause::network);
   EXPECT_THAT(late.ranks, ElementsAre(1));
+  EXPECT_NEAR(late.lost_ms, 20, 2) << "every second step";
 }
 
 TEST(Stragglers, WaitingForARankWhoseRecordIsNotHereIsNotTheNetwork) {

@@ -73,12 +73,6 @@ TEST(Verdict, OfInputSaysWhetherTheLoaderReadsOrDecodes) {
   EXPECT_GT(with_loader(100).step_ms_if_twice[2], with_loader(900).step_ms_if_twice[2]);
 }
 
-TEST(Verdict, OfExposedCommunicationIsCommunication) {
-  const Verdict verdict = verdict_on([](RankStep& does, int, int) { does.network = 30; });
-  EXPECT_EQ(verdict.bound, Bound::communication);
-  EXPECT_NEAR(part(verdict, Bound::communication), 30, 1e-6);
-}
-
 TEST(Verdict, OfCodeInNoPhaseIsHost) {
   EXPECT_EQ(verdict_on([](RankStep& does, int, int) { does.other = 60; }).bound, Bound::host);
 }

@@ -55,11 +55,6 @@ TEST(PinPlan, PrintsTheFixedJson) {
   EXPECT_EQ(task.at("why"), "NUMA node 1; 4 cores of 8");
 }
 
-TEST(PinPlan, PlainIsOneLinePerTask) {
-  EXPECT_EQ(pin({"plan", "--topology", "core:4 pu:1", "--tasks", "2", "--plain"}).output,
-            "0 0-1 - 0 2 - {0},{1}\n1 2-3 - 0 2 - {2},{3}\n");
-}
-
 TEST(PinPlan, AWrongCallEndsWithCodeTwoAndNamesTheMistake) {
   const auto call = [](std::vector<std::string> more) {
     more.insert(more.begin(), {"plan", "--topology", "core:4 pu:1"});

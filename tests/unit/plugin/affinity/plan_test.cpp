@@ -13,6 +13,7 @@
 #include "common/leaf/cpu_list.h"
 #include "plugin/affinity/print.h"
 #include "plugin/affinity/topology.h"
+#include "tests/unit/message_of.h"
 
 namespace lockstep::affinity {
 namespace {
@@ -46,12 +47,7 @@ std::vector<std::string> worker_cpus(const std::vector<TaskPlan>& plans) {
 }
 
 std::string error_of(const Machine& machine, const Request& request) {
-  try {
-    make_plan(machine, request);
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
+  return message_of([&] { make_plan(machine, request); });
 }
 
 // gpus.xml: two packages, four NUMA nodes of 12 cores with two threads (core i: CPUs i and i+48). GPU 07 is
@@ -303,14 +299,7 @@ TEST(PlanRefuses, InvalidRequests) {
 
 TEST(PlanRefuses, AFileThatIsNotATopology) {
   const std::string file = std::string(LOCKSTEP_TEST_DATA) + "/README.md";
-  try {
-    load_description(file);
-    FAIL() << "accepted";
-  } catch (const UsageError&) {
-    FAIL() << "the call was right, the file was not";
-  } catch (const Error& error) {
-    EXPECT_THAT(error.what(), HasSubstr(file));
-  }
+  EXPECT_THAT([&] { load_description(file); }, testing::ThrowsMessage<Error>(HasSubstr(file)));
 }
 
 TEST(PlanPlain, HasSevenFieldsAndADashForNothing) {

@@ -9,6 +9,7 @@
 #include "common/leaf/cpu_list.h"
 #include "plugin/affinity/plan.h"
 #include "plugin/affinity/print.h"
+#include "plugin/affinity/topology.h"
 #include "tests/unit/plugin/affinity/check.h"
 #include "tests/unit/plugin/affinity/generated.h"
 
@@ -103,6 +104,36 @@ TEST_P(AffinityProperties, HoldForGeneratedMachinesAndRequests) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Seeds, AffinityProperties, testing::Range(0, kSeeds));
+
+TEST(AffinityCpusPerTask, AreNeverExceededAndReachedWherePossible) {
+  for (const char* const topology :
+       {"core:7 pu:2", "package:2 [numa] l3:3 core:4 pu:2", "package:1 numa:3 core:5 pu:4",
+        "package:3 [numa] l3:2 l2:2 core:2 pu:2"}) {
+    const Machine machine = load_description(topology);
+    const int cpus = static_cast<int>(machine.known.size());
+    const int per_core = static_cast<int>(machine.cores.front().cpus.size());
+    for (int tasks = 1; tasks <= std::min(static_cast<int>(machine.cores.size()), 40); ++tasks) {
+      for (const int wanted : {1, 2, 3, 4, 8, cpus}) {
+        Request request;
+        request.tasks = tasks;
+        request.cpus_per_task = wanted;
+        request.policy = Policy::core;
+        const std::vector<TaskPlan> plans = make_plan(machine, request);
+        SCOPED_TRACE(fmt::format("{} CPUs for each of {} tasks on {}", wanted, tasks, topology));
+        const bool enough =
+            (wanted + per_core - 1) / per_core * tasks <= static_cast<int>(machine.cores.size());
+        for (const TaskPlan& plan : plans) {
+          const int got = static_cast<int>(plan.cpus.size());
+          EXPECT_LE(got, wanted);
+          if (enough) {
+            EXPECT_EQ(got, wanted);
+          }
+          EXPECT_EQ(got < wanted, plan.why.find("an equal share is") != std::string::npos) << plan.why;
+        }
+      }
+    }
+  }
+}
 
 }  // namespace
 }  // namespace lockstep::affinity

@@ -22,6 +22,7 @@
 #include "common/leaf/cpu_list.h"
 #include "common/process.h"
 #include "plugin/doctor/checks.h"
+#include "tests/unit/exporters/temporary_folder.h"
 
 namespace lockstep::doctor {
 namespace {
@@ -32,12 +33,6 @@ using testing::Not;
 
 class DoctorFiles : public testing::Test {
  protected:
-  DoctorFiles() {
-    std::string name = (std::filesystem::temp_directory_path() / "doctor_test.XXXXXX").string();
-    folder_ = ::mkdtemp(name.data());
-  }
-  ~DoctorFiles() override { std::filesystem::remove_all(folder_); }
-
   std::filesystem::path write(const std::string& name, const std::string& content) const {
     const auto path = folder_ / name;
     std::filesystem::create_directories(path.parent_path());
@@ -45,7 +40,8 @@ class DoctorFiles : public testing::Test {
     return path;
   }
 
-  std::filesystem::path folder_;
+  lockstep::testing::TemporaryFolder temporary_;
+  std::filesystem::path folder_ = temporary_.path();
 };
 
 // The findings on simulated GPUs, as "LEVEL ID WHAT".
@@ -181,7 +177,7 @@ TEST_F(Gpus, WithFaultsAreNamedByNumber) {
                            "error gpu-ecc GPU 3, 4: errors of memory that ECC could not correct"));
 }
 
-// A GPU that is told to keep to its power limit, and a game card that tells nothing, are not faults.
+// A power limit, and a game card that reports no values, are not faults.
 TEST_F(Gpus, ThatTellLittleHaveNoFindingButOk) {
   EXPECT_THAT(findings("throttle_reasons 0x4 persistence none mig none ecc_uncorrected none"),
               testing::Each(testing::StartsWith("ok ")));

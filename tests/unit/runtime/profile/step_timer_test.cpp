@@ -65,17 +65,6 @@ TEST_F(StepTimerTest, TimeOfInnerScopesDoesNotCountForTheOuterOne) {
   EXPECT_EQ(sum(step), step.step_ns);
 }
 
-TEST_F(StepTimerTest, TimeOutsideAllScopesIsOther) {
-  StepTimer timer(identity_);
-  timer.begin_step();
-  work_for_us(1000);
-  { const auto scope = timer.phase(Phase::forward); }
-  work_for_us(1000);
-  timer.end_step({});
-  EXPECT_GE(ns(timer.last_step(), Phase::other), 2'000'000);
-  EXPECT_EQ(sum(timer.last_step()), timer.last_step().step_ns);
-}
-
 TEST_F(StepTimerTest, TimeBeforeTheFirstScopeBelongsToNoStep) {
   StepTimer timer(identity_);
   work_for_us(20000);

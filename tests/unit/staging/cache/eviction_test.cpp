@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
-#include <unistd.h>
 
 #include "staging/cache/report.h"
 #include "staging/cache/store.h"
@@ -16,7 +15,6 @@ namespace fs = std::filesystem;
 using namespace staging_test;
 using testing::ElementsAre;
 using testing::HasSubstr;
-using testing::Not;
 using LockKind = FileSystem::LockKind;
 using std::chrono::seconds;
 
@@ -233,36 +231,6 @@ TEST_F(CacheEviction, APartialCopyIsEvictedOnlyIfObjectsAreNotEnough) {
   publish_units(store, "d", 4);
   EXPECT_THAT(objects(), ElementsAre("d"));
   EXPECT_THAT(names(cache() / "locks"), ElementsAre(".room", "d"));
-}
-
-TEST_F(CacheEviction, ManyProcessesNeverExceedTheQuota) {
-  constexpr int kProcesses = 4;
-  constexpr int kRounds = 8;
-  constexpr int kMaxTries = 100'000;
-  std::vector<pid_t> children;
-  for (int p = 0; p < kProcesses; ++p) {
-    children.push_back(staging_test::start_child([&] {
-      Store store(cache(), quota(5 * kUnit));
-      int done = 0;
-      for (int tries = 0; done < kRounds && tries < kMaxTries; ++tries) {
-        const std::string name = fmt::format("{}-{}", p, done % 3);
-        try {
-          const ObjectLock lock = store.lock(name, LockKind::exclusive);
-          if (store.has(name)) store.remove(name);
-          Incoming incoming = store.begin(name, 2 * kUnit);
-          if (Store(cache()).usage().bytes() > 5 * kUnit) ::_exit(2);
-          FileSystem::real().write_file(incoming.files() / "data", std::string(2 * kUnit, 'x'), 0600);
-          incoming.publish({.name = name, .source = "/s", .bytes = 2 * kUnit});
-          ++done;
-        } catch (const Error& error) {
-          if (std::string(error.what()).find("quota") == std::string::npos) throw;
-        }
-      }
-      ::_exit(done == kRounds ? 0 : 4);
-    }));
-  }
-  for (const pid_t child : children)
-    EXPECT_EQ(staging_test::end_of(child), 0) << "2: over the quota, 1: another error, 4: it never had space";
 }
 
 /// A disk with that much free space.

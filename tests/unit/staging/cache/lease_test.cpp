@@ -150,37 +150,5 @@ TEST_F(CacheLease, NoEvictionHappensBetweenCheckAndLease) {
   EXPECT_GT(late, 3) << "the lease never came too late";
 }
 
-// The same at random moments, with a lease that lasts.
-TEST_F(CacheLease, AnObjectThatAnotherJobReadsIsNeverEvicted) {
-  constexpr int kRounds = 40;
-  Store store(cache());
-  publish(store, kName, "data");
-  const pid_t evictor = staging_test::start_child([&] {
-    Store mine(cache());
-    for (;;) {
-      if (mine.evict(kName, std::chrono::seconds(0))) publish(mine, kName, "data");
-    }
-  });
-  int held = 0;
-  while (held < kRounds) {  // as often as the evicting process allows
-    const Step step(store, "7.0");
-    {
-      const ObjectLock lock = store.lock(kName, FileSystem::LockKind::shared);
-      if (!store.has(kName)) continue;
-      store.add_lease(kName, step.file());
-    }
-    ++held;
-    struct stat before {};
-    struct stat after {};
-    ASSERT_EQ(::stat((cache() / "objects" / kName).c_str(), &before), 0);
-    ::sched_yield();
-    ASSERT_EQ(::stat((cache() / "objects" / kName).c_str(), &after), 0);
-    ASSERT_EQ(before.st_ino, after.st_ino);
-    ASSERT_EQ(staging_test::read(store.files(kName) / "data"), "data");
-  }
-  ::kill(evictor, SIGKILL);
-  EXPECT_EQ(staging_test::end_of(evictor), 128 + SIGKILL);
-}
-
 }  // namespace
 }  // namespace lockstep::cache

@@ -212,7 +212,7 @@ TEST_F(BadFiles, ListedLinksFoldersAndMissingFilesAreRefusedByName) {
   EXPECT_THAT([&] { pack_listed({"a", "gone"}); }, ThrowsErrorWith("s/gone", "No such file"));
   EXPECT_THAT([&] { pack_listed({"a", "gone/b"}); }, ThrowsErrorWith("s/gone/b", "No such file"));
   EXPECT_THAT([&] { pack_listed({std::string(300, 'n')}); }, ThrowsErrorWith("nnn", "File name too long"));
-  EXPECT_FALSE(fs::exists(folder_ / "p"));
+  EXPECT_THAT(names_here(), testing::ElementsAre("s"));
 }
 
 TEST_F(BadFiles, AFileThatVanishesWhileOthersArePackedIsNamed) {
@@ -276,9 +276,14 @@ TEST_F(BadFiles, NamesOfAnyBytesAndLengthAreKept) {
   EXPECT_EQ(reader->size(), files.size());
   fs::create_directory(folder_ / "unpacked");
   const auto tar = run_process(
-      {"tar", "-xf", (made / "shard-000000.tar").string(), "-C", (folder_ / "unpacked").string()});
+      {"tar", "-xpf", (made / "shard-000000.tar").string(), "-C", (folder_ / "unpacked").string()});
   ASSERT_EQ(tar.exit_code, 0) << tar.error;
+  EXPECT_EQ(tar.error, "");
   EXPECT_EQ(staging_test::content_of(folder_ / "unpacked"), files);
+  struct stat status {};
+  ASSERT_EQ(::stat((folder_ / "unpacked/sp ace.txt").c_str(), &status), 0);
+  EXPECT_EQ(status.st_mtime, 0);
+  EXPECT_EQ(status.st_mode & 0777, 0644U);
 }
 
 TEST_F(BadFiles, EmptyFilesAndShardsOfOneByteArePacked) {

@@ -3,18 +3,16 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <stdlib.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <filesystem>
-#include <memory>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <thread>
 
 #include "common/error.h"
 #include "staging/step/step_report.h"
+#include "tests/unit/exporters/temporary_folder.h"
 
 namespace lockstep::transfer {
 namespace {
@@ -26,14 +24,10 @@ using testing::HasSubstr;
 class JobsFolder : public testing::Test {
  protected:
   JobsFolder() {
-    std::string name = (fs::temp_directory_path() / "step_folder_test.XXXXXX").string();
-    store_ = ::mkdtemp(name.data());
     fs::create_directories(store_ / "objects/a/files");
     write_file_atomically(store_ / "objects/a/files/index.lockstep", "index");
     write_file_atomically(store_ / "objects/a/files/s.tar", "shard");
   }
-  ~JobsFolder() override { fs::remove_all(store_); }
-
   PutResult folder_result(const std::string& source) const {
     PutResult result;
     result.source = source;
@@ -48,7 +42,8 @@ class JobsFolder : public testing::Test {
   }
   fs::path data(const std::string& name) const { return store_ / "jobs/5/data" / name; }
 
-  fs::path store_;
+  lockstep::testing::TemporaryFolder temporary_;
+  fs::path store_ = temporary_.path();
 };
 
 TEST_F(JobsFolder, HoldsHardLinksUnderTheSourcesName) {
@@ -90,12 +85,8 @@ TEST_F(JobsFolder, TwoSourcesOfOneNameAreRefusedEvenInDifferentSteps) {
   { StepFolder(store_, 5).add({folder_result("/mnt/man")}); }
   const StepFolder next(store_, 5);
   EXPECT_NO_THROW(next.check_names({"/mnt/man", "/mnt/other"}));
-  try {
-    next.check_names({"/scratch/man"});
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_THAT(error.what(), HasSubstr("$LOCKSTEP_DATA/man"));
-  }
+  EXPECT_THAT([&] { next.check_names({"/scratch/man"}); },
+              testing::ThrowsMessage<Error>(HasSubstr("$LOCKSTEP_DATA/man")));
 }
 
 // A task may stand in the folder, or read its entries slowly.

@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <csignal>
 
 #include "staging/cache/store.h"
 #include "staging/pack/reader.h"
@@ -67,13 +66,6 @@ constexpr const char* kSeam = "the calls do not go through FileSystem";
 
 TEST_F(TransferFaults, KilledAtAnyCallItLeavesTheOldStateOrTheNew) {
   EXPECT_GT(kill_at_every_call(every_call_of(make_large_pack("p", 25))), 30) << kSeam;
-}
-
-TEST_F(TransferFaults, KilledAtAnyCallOfAPlainFoldersCopyItLeavesTheOldStateOrTheNew) {
-  write("d/a", std::string(40'000, 'a'));
-  write("d/sub/b", "b");
-  write("d/sub/empty", "");
-  EXPECT_GT(kill_at_every_call(every_call_of(folder_ / "d")), 30) << kSeam;
 }
 
 TEST_F(TransferFaults, KilledAgainAndAgainItStillFinishes) {
@@ -211,39 +203,6 @@ TEST_F(TransferFaults, EightAtOnceCopyOnce) {
   for (const pid_t job : jobs) EXPECT_EQ(end_of(job), 0);
   EXPECT_EQ(bytes.value, size_of(pack));
   EXPECT_EQ(objects().size(), 1U);
-}
-
-TEST_F(TransferFaults, AProcessThatWaitsContinuesTheCopyOfAKilledOne) {
-  const fs::path pack = make_large_pack("p", 100);
-  const Pipe copying;
-  const Pipe never;
-  const Pipe waits;
-  const pid_t copier = start_child([&] {
-    WatchedFileSystem stuck(
-        [&](int now, const FileCall&) {
-          if (now == 30) {
-            copying.tell();
-            never.wait();
-          }
-          return 0;
-        },
-        true);
-    put_one(pack, &stuck);
-  });
-  copying.wait();
-  EXPECT_THAT(objects(), ElementsAre(StartsWith(".incoming-")));
-  const pid_t waiter = start_child([&] {
-    PutOptions waiting = options();
-    waiting.waiting = [&](const std::string&) { waits.tell(); };
-    const PutResult result = put({pack.string()}, waiting).at(0);
-    if (result.hit || content_of(result.path) != content_of(pack)) fail("the copy is incomplete");
-  });
-  waits.wait();
-  ASSERT_EQ(::kill(copier, SIGKILL), 0);
-  EXPECT_EQ(end_of(copier), 128 + SIGKILL);
-  EXPECT_EQ(end_of(waiter), 0);
-  ASSERT_EQ(objects().size(), 1U);
-  EXPECT_TRUE(put_one(pack).hit);
 }
 
 }  // namespace

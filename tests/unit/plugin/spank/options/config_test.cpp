@@ -13,7 +13,7 @@
 #include <string>
 
 #include "plugin/spank/process/report.h"
-#include "tests/unit/plugin/spank/message_of.h"
+#include "tests/unit/message_of.h"
 
 namespace lockstep::spank {
 namespace {
@@ -22,18 +22,13 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 
 std::string error_of(std::string_view text) {
-  try {
-    parse_config(text, "/etc/l.conf", "");
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
+  return message_of([&] { parse_config(text, "/etc/l.conf", ""); });
 }
 
 TEST(Config, ReadsTheKeys) {
   const Config config = parse_config(
       "# a comment\n\n cache = /mnt/local/x \nsources=/a, /b/c\nhelpers = /opt/bin\nports = 20000-20010\n"
-      "prefix = ls-\ncheck_sources = no\nwait = 5\npin = auto,smt=1\nstage_verify = full\r\n; another",
+      "prefix = ls-\ncheck_sources = no\nsource_patience = 30\nwait = 5\npin = auto,smt=1\nstage_verify = full\r\n; another",
       "f", "");
   EXPECT_EQ(config.cache, "/mnt/local/x");
   EXPECT_THAT(config.sources, ElementsAre("/a", "/b/c"));
@@ -42,6 +37,7 @@ TEST(Config, ReadsTheKeys) {
   EXPECT_EQ(config.last_port, 20010);
   EXPECT_EQ(config.prefix, "ls-");
   EXPECT_FALSE(config.check_sources);
+  EXPECT_EQ(config.source_patience, 30);
   EXPECT_EQ(config.wait, 5);
   EXPECT_EQ(config.defaults.at(static_cast<std::size_t>(Option::pin)), "auto,smt=1");
   EXPECT_EQ(config.defaults.at(static_cast<std::size_t>(Option::stage_verify)), "full");
@@ -124,13 +120,6 @@ TEST(Config, GcGetsTheWidestLimitsOfEachCache) {
   EXPECT_EQ(limits[2].total, 0U);
 }
 
-TEST(Config, SourcePatienceIsReadForAllOrForAPartition) {
-  constexpr const char* kText = "source_patience = 30\n[gpu]\nsource_patience = 600\n";
-  EXPECT_EQ(parse_config(kText, "f", "").source_patience, 30);
-  EXPECT_EQ(parse_config(kText, "f", "gpu").source_patience, 600);
-  EXPECT_EQ(parse_config("", "f", "").source_patience, 0);
-}
-
 TEST(Config, ByDefaultThereAreNoLimitsAndNoRamTier) {
   const Config config = parse_config("cache = /a\n", "f", "");
   EXPECT_EQ(config.total, 0U);
@@ -153,12 +142,8 @@ std::string not_allowed(std::string_view text, std::string_view partition, Optio
                         std::string_view value) {
   Settings settings;
   apply(option, value, settings);
-  try {
-    check_allowed(parse_config(text, "f", partition), option, settings, !partition.empty());
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
+  return message_of(
+      [&] { check_allowed(parse_config(text, "f", partition), option, settings, !partition.empty()); });
 }
 
 TEST(Config, LimitsApplyToTheOptionsOfTheJobsPartition) {
@@ -228,12 +213,8 @@ TEST(Config, AFileThatOthersOwnOrMayWriteIsRefused) {
 }
 
 TEST(Config, AMissingFileIsNamed) {
-  try {
-    read_config("/nonexistent/l.conf", "");
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_STREQ(error.what(), "cannot read /nonexistent/l.conf: No such file or directory");
-  }
+  EXPECT_THAT(message_of([] { read_config("/nonexistent/l.conf", ""); }),
+              HasSubstr("/nonexistent/l.conf: No such file"));
 }
 
 }  // namespace

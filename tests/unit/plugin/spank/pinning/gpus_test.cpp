@@ -6,6 +6,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include "tests/unit/exporters/temporary_folder.h"
+
 namespace lockstep::spank {
 namespace {
 
@@ -49,8 +51,8 @@ TEST(Gpus, GpusThatEqualBlocksCannotExpressAreNotListed) {
 }
 
 TEST(Gpus, AnAddressIsFoundByTheDevicesMinorNumber) {
-  std::string name = (fs::temp_directory_path() / "lockstep-gpus-XXXXXX").string();
-  const fs::path listed = ::mkdtemp(name.data());
+  const lockstep::testing::TemporaryFolder temporary;
+  const fs::path& listed = temporary.path();
   for (const auto& [address, minor] : {std::pair{"0000:07:00.0", "1"}, std::pair{"0000:46:00.0", "0"}}) {
     fs::create_directory(listed / address);
     std::ofstream(listed / address / "information")
@@ -60,7 +62,6 @@ TEST(Gpus, AnAddressIsFoundByTheDevicesMinorNumber) {
   EXPECT_EQ(pci_address("1", listed), "0000:07:00.0");
   EXPECT_EQ(pci_address("2", listed), "2");
   EXPECT_EQ(pci_address("0", listed / "missing"), "0");
-  fs::remove_all(listed);
 }
 
 }  // namespace

@@ -13,7 +13,7 @@
 #include <fstream>
 
 #include "plugin/spank/process/process.h"
-#include "tests/unit/plugin/spank/message_of.h"
+#include "tests/unit/message_of.h"
 
 namespace lockstep::spank {
 namespace {

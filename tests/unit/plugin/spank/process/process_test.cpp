@@ -13,6 +13,8 @@
 #include <fstream>
 
 #include "plugin/spank/process/report.h"
+#include "tests/unit/exporters/temporary_folder.h"
+#include "tests/unit/message_of.h"
 
 namespace lockstep::spank {
 
@@ -95,12 +97,8 @@ TEST(Process, AHelperCannotGainPrivileges) {
 TEST(Process, AMissingProgramIsNamed) {
   Command command;
   command.arguments = {"/nonexistent/lockstep-pin"};
-  try {
-    run(command);
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_THAT(error.what(), HasSubstr("cannot run /nonexistent/lockstep-pin: No such file"));
-  }
+  EXPECT_THAT(message_of([&] { run(command); }),
+              HasSubstr("cannot run /nonexistent/lockstep-pin: No such file"));
 }
 
 TEST(Process, AHelperDiesWithItsParent) {
@@ -160,8 +158,8 @@ TEST(Process, AUsersChildThatIsStoppedIsKilledWithItsHelpers) {
 }
 
 TEST(Process, TheHelperOfThePluginsOwnVersionIsPreferred) {
-  std::string name = (std::filesystem::temp_directory_path() / "process_test.XXXXXX").string();
-  const std::filesystem::path prefix = ::mkdtemp(name.data());
+  const lockstep::testing::TemporaryFolder temporary;
+  const std::filesystem::path& prefix = temporary.path();
   const std::string bin = (prefix / "bin").string();
   EXPECT_EQ(helper_program(bin, "lockstep-stage"), bin + "/lockstep-stage");
   const std::filesystem::path own = prefix / "lib/lockstep" / LOCKSTEP_VERSION / "lockstep-stage";
@@ -174,7 +172,6 @@ TEST(Process, TheHelperOfThePluginsOwnVersionIsPreferred) {
   // An administrator's own folder has no prefix.
   const std::string tools = (prefix / "opt").string();
   EXPECT_EQ(helper_program(tools, "lockstep-stage"), tools + "/lockstep-stage");
-  std::filesystem::remove_all(prefix);
 }
 
 }  // namespace

@@ -12,6 +12,8 @@
 #include <optional>
 
 #include "plugin/spank/process/report.h"
+#include "tests/unit/exporters/temporary_folder.h"
+#include "tests/unit/message_of.h"
 
 namespace lockstep::spank {
 namespace {
@@ -21,12 +23,6 @@ using testing::HasSubstr;
 
 class LeaseTest : public testing::Test {
  protected:
-  LeaseTest() {
-    std::string name = (fs::temp_directory_path() / "lockstep-lease-XXXXXX").string();
-    store_ = fs::canonical(::mkdtemp(name.data()));
-  }
-  ~LeaseTest() override { fs::remove_all(store_); }
-
   fs::path file() const { return store_ / "leases/held/7.0"; }
 
   // As in lockstep-stage: nobody holds a file that can be locked exclusively.
@@ -39,15 +35,11 @@ class LeaseTest : public testing::Test {
   }
 
   std::string error_of() const {
-    try {
-      StepLease::take(store_, "7.0");
-    } catch (const Error& error) {
-      return error.what();
-    }
-    return "";
+    return message_of([this] { StepLease::take(store_, "7.0"); });
   }
 
-  fs::path store_;
+  lockstep::testing::TemporaryFolder temporary_;
+  fs::path store_ = fs::canonical(temporary_.path());
 };
 
 TEST_F(LeaseTest, TheLockLivesAsLongAsTheObject) {

@@ -2,13 +2,13 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <stdlib.h>
 #include <sys/stat.h>
 
 #include <filesystem>
 #include <fstream>
 
-#include "tests/unit/plugin/spank/message_of.h"
+#include "tests/unit/exporters/temporary_folder.h"
+#include "tests/unit/message_of.h"
 
 namespace lockstep::spank {
 namespace {
@@ -19,14 +19,11 @@ using testing::HasSubstr;
 class Sources : public testing::Test {
  protected:
   Sources() {
-    std::string name = (fs::temp_directory_path() / "sources_test.XXXXXX").string();
-    folder_ = ::mkdtemp(name.data());
     fs::create_directories(folder_ / "pack");
     write("pack/index.lockstep", "x");
     write("pack/a-00.tar", "x");
     write("pack/a-01.tar", "x");
   }
-  ~Sources() override { fs::remove_all(folder_); }
   void write(const std::string& name, const std::string& content) const {
     std::ofstream(folder_ / name) << content;
   }
@@ -34,7 +31,8 @@ class Sources : public testing::Test {
   std::string checked(const std::string& name) const {
     return message_of([&] { check_source(path(name)); });
   }
-  fs::path folder_;
+  lockstep::testing::TemporaryFolder temporary_;
+  fs::path folder_ = temporary_.path();
 };
 
 TEST_F(Sources, RelativePathsStartFromTheFolder) {

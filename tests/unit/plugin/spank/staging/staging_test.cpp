@@ -2,11 +2,12 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <stdlib.h>
 
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+
+#include "tests/unit/exporters/temporary_folder.h"
 
 namespace lockstep::spank {
 namespace {
@@ -94,28 +95,26 @@ TEST(Staging, TheRamTierHasItsOwnFolderAndLimit) {
 }
 
 TEST(Staging, ASourceWithoutAnEntryIsMissing) {
-  std::string folder = "/tmp/staging_test.XXXXXX";
+  const lockstep::testing::TemporaryFolder temporary;
   StepOnNode step = some_step();
-  step.store = ::mkdtemp(folder.data());
+  step.store = temporary.path();
   const std::vector<std::string> sources{"/x/pack/a-{00..31}.tar", "/x/b.tar"};
   EXPECT_EQ(missing_source(step, sources), sources[0]);
   std::filesystem::create_directories(data_folder(step) + "/pack");
   EXPECT_EQ(missing_source(step, sources), sources[1]);
   std::filesystem::create_symlink("/nonexistent", data_folder(step) + "/b.tar");
   EXPECT_EQ(missing_source(step, sources), "");
-  std::filesystem::remove_all(folder);
 }
 
 TEST(Staging, AMegatronPairNeedsBothFiles) {
-  std::string folder = "/tmp/staging_test.XXXXXX";
+  const lockstep::testing::TemporaryFolder temporary;
   StepOnNode step = some_step();
-  step.store = ::mkdtemp(folder.data());
+  step.store = temporary.path();
   std::filesystem::create_directories(data_folder(step));
   std::ofstream(data_folder(step) + "/tokens.bin") << "x";
   EXPECT_EQ(missing_source(step, {"/x/tokens"}), "/x/tokens");
   std::ofstream(data_folder(step) + "/tokens.idx") << "x";
   EXPECT_EQ(missing_source(step, {"/x/tokens"}), "");
-  std::filesystem::remove_all(folder);
 }
 
 TEST(Staging, OnlyAHelperThatCrashedOrWasKilledIsReplaced) {

@@ -142,12 +142,12 @@ TEST(NodeSchedule, GivesEveryNodeItsBlockAndThenAllBlocks) {
       EXPECT_EQ(scatter.back().count, count);
       // A gather is a scatter backwards: the same messages in the other direction.
       for (std::size_t round = 0; round < gather.size(); ++round) {
-        const Round& there = scatter[scatter.size() - 1 - round];
-        ASSERT_EQ(gather[round].sends.size(), there.receives.size());
-        for (std::size_t i = 0; i < there.receives.size(); ++i) {
-          EXPECT_EQ(gather[round].sends[i].peer, there.receives[i].peer);
-          EXPECT_EQ(gather[round].sends[i].begin, there.receives[i].begin);
-          EXPECT_EQ(gather[round].receives[i].begin, there.sends[i].begin);
+        const Round& opposite = scatter[scatter.size() - 1 - round];
+        ASSERT_EQ(gather[round].sends.size(), opposite.receives.size());
+        for (std::size_t i = 0; i < opposite.receives.size(); ++i) {
+          EXPECT_EQ(gather[round].sends[i].peer, opposite.receives[i].peer);
+          EXPECT_EQ(gather[round].sends[i].begin, opposite.receives[i].begin);
+          EXPECT_EQ(gather[round].receives[i].begin, opposite.sends[i].begin);
           sent += gather[round].sends[i].count;
         }
       }

@@ -89,39 +89,6 @@ TEST(Planner, MoreRanksThanSamplesLeavesRanksWithoutMicroBatches) {
   for (int rank = 0; rank < 4; ++rank) EXPECT_EQ(equal.micro_batches(0, rank), 1U);
 }
 
-TEST(Planner, StepsAreCloseToTheMinimumForSmallSamples) {
-  for (const LengthList& list : length_lists(20000, 1000, 3)) {
-    for (const int accumulate : {1, 3}) {
-      const PlanOptions options{.ranks = 8, .cap = 10000, .accumulate = accumulate, .cost = {24576, 1}};
-      const PlanStats stats = stats_of(make_plan(list.lengths, options), list.lengths);
-      // The default budget is 0.95 of the full steps that minimum_steps counts.
-      EXPECT_LE(static_cast<double>(stats.steps), static_cast<double>(stats.minimum_steps) / 0.94 + 1)
-          << list.name;
-    }
-  }
-}
-
-TEST(Planner, RanksHaveEqualCostForSmallSamples) {
-  for (const LengthList& list : length_lists(20000, 1000, 4)) {
-    if (list.name == "one sample" || list.name == "all equal") continue;  // whole samples cannot be halved
-    const PlanOptions options{.ranks = 8, .cap = 10000, .cost = {3000, 1}};
-    const PlanStats stats = stats_of(make_plan(list.lengths, options), list.lengths);
-    EXPECT_LE(stats.imbalance_cost, 1.005) << list.name;
-  }
-}
-
-TEST(Planner, FollowsTheRulesWithSmallCapsAndUnequalSpeeds) {
-  std::mt19937 engine(3);
-  for (std::uint64_t cap = 1; cap <= 8; ++cap) {
-    for (const std::vector<double>& speeds : {std::vector<double>{1, 0.9}, {1, 0.1}, {2, 1, 0.5}}) {
-      std::vector<std::uint32_t> lengths(100);
-      for (std::uint32_t& length : lengths) length = 1 + static_cast<std::uint32_t>(engine() % cap);
-      const PlanOptions options{.ranks = static_cast<int>(speeds.size()), .cap = cap, .speeds = speeds};
-      expect_valid(make_plan(lengths, options), lengths, fmt::format("cap {}", cap));
-    }
-  }
-}
-
 TEST(Planner, AFasterRankGetsMoreCost) {
   const std::vector<std::uint32_t> lengths = length_lists(20000, 300, 8)[0].lengths;
   const PlanOptions options{
@@ -166,14 +133,6 @@ TEST(Planner, RanksTakeTurnsForTheLongestSample) {
     ++times[longest_at];
   }
   EXPECT_THAT(times, Each(Ge(static_cast<int>(plan.steps() / 8))));
-}
-
-TEST(Planner, PaddedMicroBatchesHoldSimilarLengths) {
-  const auto lists = length_lists(20000, 1000, 5);
-  const PlanOptions options{.ranks = 4, .cap = 16000, .accumulate = 4, .cost = {1000, 1}, .padded = true};
-  const PlanStats stats = stats_of(make_plan(lists[0].lengths, options), lists[0].lengths);
-  EXPECT_LE(stats.padding, 0.03);  // random rows of uniform lengths would be half padding
-  EXPECT_LE(stats.imbalance_cost, 1.01);
 }
 
 TEST(Planner, RefusesAnOverLongSampleByNumberLengthAndCap) {

@@ -228,11 +228,6 @@ TEST_F(Checkpoints, EverythingIsSyncedBeforeItGetsItsName) {
   EXPECT_TRUE(named_durably);
 }
 
-TEST_F(Checkpoints, OnlyTheLastOnesAreKept) {
-  for (const int step : {5, 10, 15, 20}) write(step);
-  EXPECT_THAT(names(), ElementsAre("step-000015", "step-000020"));
-}
-
 TEST_F(Checkpoints, OtherPeoplesFilesAreNotRemoved) {
   fs::create_directories(folder_ / "run/step-000001");  // not a checkpoint
   write_file_atomically(folder_ / "run/notes.txt", "mine");
@@ -419,17 +414,6 @@ TEST_F(Checkpoints, WhatTheLocalDiskChangedIsNotPublished) {
   } changes;
   Writer writer(options(), changes);
   EXPECT_THAT([&] { write(writer, 2); }, ThrowsMessage<Error>(HasSubstr("was changed on the node's disk")));
-  EXPECT_EQ(newest(), 1);
-}
-
-TEST_F(Checkpoints, LocalFilesHaveNoNameWhileTheyAreWritten) {
-  use_local_dir();
-  WatchedFileSystem system([&](int, const FileCall& call) {
-    EXPECT_TRUE(call.kind != FileCall::Kind::write || fs::is_empty(local_)) << call.path;
-    return 0;
-  });
-  Writer writer(options(), system);
-  write(writer, 1);
   EXPECT_EQ(newest(), 1);
 }
 

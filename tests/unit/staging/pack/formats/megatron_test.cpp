@@ -1,5 +1,3 @@
-#include <fcntl.h>
-
 #include <numeric>
 
 #include "common/files.h"
@@ -201,7 +199,7 @@ TEST_F(FormatMegatron, PairsInAFolderAreOneDataSet) {
   std::vector<std::byte> payload(2);
   reader->read(2, payload);
   EXPECT_EQ(static_cast<char>(payload[0]), 'f');
-  EXPECT_THAT([&] { (void)reader->tokens(3); }, ThrowsErrorWith("there is no sample 3: the packs have 3"));
+  EXPECT_THAT([&] { (void)reader->tokens(3); }, ThrowsErrorWith("sample 3"));
 }
 
 }  // namespace

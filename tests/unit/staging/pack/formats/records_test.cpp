@@ -87,33 +87,23 @@ TEST_F(FormatRecords, ReadViewAndVerifyDetectDamageAfterIndexing) {
   EXPECT_THAT([&] { reader->verify(); }, ThrowsErrorWith("a.tfrecord, sample 1", "checksum"));
 }
 
-TEST_F(FormatRecords, AFileCutAtARecordsEndAfterItWasIndexedIsRefused) {
-  const fs::path file = folder_ / "t/a.tfrecord";
-  write("t/a.tfrecord", tfrecord({"one", "two", "three"}));
-  ASSERT_EQ(open(file)->size(), 3U);
-  fs::resize_file(file, tfrecord({"one", "two"}).size());
-  for (int twice = 0; twice < 2; ++twice) {
-    EXPECT_THAT([&] { open(file); }, ThrowsErrorWith("a.tfrecord had 3 records when it was indexed, has 2",
-                                                     (folder_ / "t/.a.tfrecord.lockstep").string()));
+// The index is beside the data or, where a folder has its name, in the cache folder.
+TEST_F(FormatRecords, AFileCutAtARecordsEndAfterItWasIndexedIsRefusedUntilTheIndexIsRemoved) {
+  for (const bool beside : {true, false}) {
+    const fs::path folder = folder_ / (beside ? "t" : "u");
+    const fs::path file = folder / "a.tfrecord";
+    write(file.lexically_relative(folder_), tfrecord({"one", "two", "three"}));
+    if (!beside) fs::create_directory(folder / ".a.tfrecord.lockstep");
+    ASSERT_EQ(open(file)->size(), 3U);
+    fs::resize_file(file, tfrecord({"one", "two"}).size());
+    const fs::path place = beside ? folder / ".a.tfrecord.lockstep" : folder_ / "cache/lockstep/index";
+    for (int twice = 0; twice < 2; ++twice) {
+      EXPECT_THAT([&] { open(file); },
+                  ThrowsErrorWith("a.tfrecord had 3 records when it was indexed, has 2", place.string()));
+    }
+    fs::remove_all(place);
+    EXPECT_EQ(open(file)->size(), 2U) << "removing the index accepts the file";
   }
-  fs::remove(folder_ / "t/.a.tfrecord.lockstep");
-  EXPECT_EQ(open(file)->size(), 2U) << "removing the index accepts the file";
-}
-
-TEST_F(FormatRecords, AFileCutAtARecordsEndIsRefusedIfItsIndexIsOnlyInTheCacheFolder) {
-  const fs::path file = folder_ / "t/a.tfrecord";
-  write("t/a.tfrecord", tfrecord({"one", "two", "three"}));
-  fs::create_directory(folder_ / "t/.a.tfrecord.lockstep");  // takes the name of the index beside the data
-  ASSERT_EQ(open(file)->size(), 3U);
-  fs::resize_file(file, tfrecord({"one", "two"}).size());
-  for (int twice = 0; twice < 2; ++twice) {
-    EXPECT_THAT([&] { open(file); }, ThrowsErrorWith("a.tfrecord had 3 records when it was indexed, has 2",
-                                                     (folder_ / "cache/lockstep/index").string()));
-  }
-  for (const auto& entry : fs::directory_iterator(folder_ / "cache/lockstep/index")) {
-    if (entry.path().extension() == ".latest") fs::remove(entry.path());
-  }
-  EXPECT_EQ(open(file)->size(), 2U) << "removing the index accepts the file";
 }
 
 TEST_F(FormatRecords, AFileRewrittenWithFewerRecordsIsIndexedAgain) {
@@ -172,6 +162,7 @@ TEST_F(FormatRecords, AnUnfinishedIndexOfAKilledProcessIsReplacedAndNotStaged) {
   open(folder_ / "t");
   EXPECT_TRUE(fs::exists(folder_ / "t/.a.tfrecord.lockstep"));
   EXPECT_FALSE(fs::exists(folder_ / "t/.a.tfrecord.lockstep.unfinished"));
+  EXPECT_THAT(contents_of(folder_ / "t").files, testing::ElementsAre("a.tfrecord")) << "without the index";
 }
 
 TEST_F(FormatRecords, ADamagedIndexIsMadeAgain) {
@@ -204,13 +195,6 @@ TEST_F(FormatRecords, AnIndexThatCannotBeStoredIsKeptInMemory) {
   const auto reader = open(folder_ / "t/a.tfrecord");
   EXPECT_EQ(read_sample(*reader, 1), "two");
   reader->verify();
-}
-
-TEST_F(FormatRecords, TheIndexBesideADatasetIsNotPartOfIt) {
-  write("t/a.tfrecord", tfrecord({"one"}));
-  open(folder_ / "t");
-  ASSERT_TRUE(fs::exists(folder_ / "t/.a.tfrecord.lockstep"));
-  EXPECT_THAT(contents_of(folder_ / "t").files, testing::ElementsAre("a.tfrecord"));
 }
 
 TEST_F(FormatRecords, DamagedRecordioIsRefusedWithSampleAndOffset) {

@@ -91,7 +91,7 @@ TEST_P(FormatVectors, HoldTheSamplesThatTheirOwnPackageReads) {
       EXPECT_EQ(nlohmann::json(parts), expected["parts"][i]);
     }
   }
-  EXPECT_THAT([&] { (void)reader->bytes(samples.size()); }, ThrowsErrorWith("there is no sample"));
+  EXPECT_THAT([&] { (void)reader->bytes(samples.size()); }, ThrowsErrorWith("no sample"));
   std::uint64_t read = 0;
   EXPECT_NO_THROW(reader->verify([&](std::uint64_t bytes) { read += bytes; }));
   EXPECT_GT(read, 0U);

@@ -88,14 +88,6 @@ TEST_F(PackTool, VerifyContinuesAfterADamagedSource) {
   EXPECT_THAT(verified.error, HasSubstr("2 of 3"));
 }
 
-TEST_F(PackTool, CatDoesNotShowADamagedSample) {
-  staging_test::flip_byte(make_pack("p", {{"a.txt", "alpha"}}) / "shard-000000.tar", 514);
-  const auto shown = run({"cat", at("p"), "a"});
-  EXPECT_EQ(shown.exit_code, 1);
-  EXPECT_EQ(shown.output, "");
-  EXPECT_THAT(shown.error, HasSubstr("shard-000000.tar, sample 0 (a), offset 512"));
-}
-
 TEST_F(PackTool, LsPrintsOneLinePerFileForAnyName) {
   write("s/a\nb\x1b[31m.txt", "alpha");
   make_pack("q", {{"other", "x"}});

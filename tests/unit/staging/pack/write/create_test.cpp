@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
 
 #include "common/files.h"
 #include "common/process.h"
@@ -85,42 +84,6 @@ TEST_F(PackCreate, ShardsStayBelowTheirSizeAndSamplesAreNotDivided) {
               ElementsAre("shard-000000.tar", "shard-000000.tar", "shard-000001.tar", "shard-000001.tar"));
 }
 
-TEST_F(PackCreate, TarListsAndUnpacksTheShards) {
-  const std::string long_name = std::string(90, 'd') + "/" + std::string(120, 'f') + ".txt";
-  const std::map<std::string, std::string> files = {
-      {"a.txt", "alpha"}, {"b/\xc3\xa4.bin", std::string(70000, 'b')}, {long_name, "long"}, {"empty", ""}};
-  const fs::path pack = make_pack("p", files);
-  fs::create_directory(folder_ / "unpacked");
-  const auto tar = run_process(
-      {"tar", "-xpf", (pack / "shard-000000.tar").string(), "-C", (folder_ / "unpacked").string()});
-  ASSERT_EQ(tar.exit_code, 0) << tar.error;
-  EXPECT_EQ(tar.error, "");
-  EXPECT_EQ(content_of(folder_ / "unpacked"), files);
-  struct stat status {};
-  ASSERT_EQ(::stat((folder_ / "unpacked/a.txt").c_str(), &status), 0);
-  EXPECT_EQ(status.st_mtime, 0);
-  EXPECT_EQ(status.st_mode & 0777, 0644U);
-}
-
-TEST_F(PackCreate, PythonsTarfileReadsTheSameOffsets) {
-  if (run_process({"sh", "-c", "command -v python3"}).exit_code != 0)
-    GTEST_SKIP() << "python3 is not installed";
-  const fs::path pack =
-      make_pack("p", {{"a.txt", "alpha"}, {"b.json", "{}"}, {std::string(150, 'n') + ".txt", "long"}});
-  const auto python = run_process({"python3", "-c",
-                                   "import sys, tarfile\n"
-                                   "for m in tarfile.open(sys.argv[1]): print(m.name, m.offset_data, m.size)",
-                                   (pack / "shard-000000.tar").string()});
-  ASSERT_EQ(python.exit_code, 0) << python.error;
-  const auto reader = open(pack);
-  std::string expected;
-  for (std::size_t i = 0; i < reader->size(); ++i) {
-    const Part part = reader->parts(i)[0];
-    expected += fmt::format("{}.{} {} {}\n", reader->key(i), part.kind, part.offset, part.bytes);
-  }
-  EXPECT_EQ(python.output, expected);
-}
-
 TEST_F(PackCreate, AnExistingFolderIsNotChanged) {
   write("s/a", "x");
   write("out/precious", "mine");
@@ -134,14 +97,6 @@ TEST_F(PackCreate, AnExistingEmptyFolderBecomesThePack) {
   fs::create_directory(folder_ / "out");
   create(options("s", "out"));
   EXPECT_EQ(open(folder_ / "out")->size(), 1U);
-}
-
-TEST_F(PackCreate, AFailureLeavesNothing) {
-  write("s/a", "x");
-  CreateOptions bad = options("s", "out");
-  bad.files.emplace_back("missing");
-  EXPECT_THAT([&] { create(bad); }, ThrowsErrorWith((folder_ / "s/missing").string(), "No such file"));
-  EXPECT_THAT(names_here(), ElementsAre("s"));
 }
 
 TEST_F(PackCreate, FilesOfAnInterruptedCallAreHiddenAndDoNotGetIntoThePack) {

@@ -72,28 +72,6 @@ TEST(Mixture, TheCheckFindsMistakesInAPlan) {
           "is of 'books', whose weight is 0 in this step");
 }
 
-TEST(Mixture, ASmallDataSetIsRepeatedOften) {
-  const MixtureWorld world(1);
-  const LengthsInMemory source(world.lengths, "data");
-  MixturePlanner planner(source, {.ranks = 2, .cap = 130}, world.mixture);
-  TrainingRun run;
-  use(planner, kAllSteps, run);
-  EXPECT_GT(run.state.position.mixture->drawn[2], 300U);
-}
-
-TEST(Mixture, StepsFillTheirBudgetAndDoNotExceedIt) {
-  const MixtureWorld world(5);
-  const PlanOptions options{.ranks = 3, .cap = 400, .accumulate = 2, .step_stretch = 1, .cost = {10, 1}};
-  const Plan plan = make_mixture_plan(world.lengths, options, world.mixture, "data");
-  ASSERT_EQ(plan.steps(), 60U);
-  for (std::size_t step = 0; step < plan.steps(); ++step) {
-    std::uint64_t tokens = 0;
-    for (const SampleId id : plan.step_samples(step)) tokens += world.lengths[sample_of(id)];
-    EXPECT_LE(tokens, step_budget(options)) << "step " << step;
-    EXPECT_GT(tokens, step_budget(options) - 100) << "step " << step;
-  }
-}
-
 // As in an epoch (StepTokens.AreTheSameOnAnyNumberOfRanks…): samples are up to half a step, so whole steps need later ones.
 TEST(Mixture, StepTokensAreAPromiseOnAnyNumberOfRanks) {
   MixtureWorld world(5, 200);

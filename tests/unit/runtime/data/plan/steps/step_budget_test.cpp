@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <numeric>
 #include <random>
 #include <set>
@@ -214,38 +213,6 @@ TEST(StepTokens, WithAStretchMayBeExceeded) {
   EXPECT_EQ(step_stretch({.step_tokens = 100, .step_stretch = 2}), 2);
 }
 
-TEST(StepTokens, OfARunThatResumesAtTheEndOfABlockHoldEachSampleOnce) {
-  constexpr std::size_t block_samples = EpochOrder::kShardSamples * EpochOrder::kBlockShards;
-  std::vector<std::uint32_t> lengths;
-  std::mt19937 random(2);
-  for (std::size_t i = 0; i < block_samples + 500; ++i) lengths.push_back(1 + random() % 400);
-  const LengthsInMemory source(lengths, "data");
-  const PlanOptions options{.ranks = 2, .cap = 512, .step_tokens = 1000};
-  EpochPlanner planner(source, options);
-  std::vector<PlannedBlock> blocks(1);
-  while (planner.next_block(blocks.back())) blocks.emplace_back();
-  const PlannedBlock& first = blocks.front();
-  std::size_t with_samples_ahead = 0;
-  for (std::size_t steps = first.plan.steps() - 3; steps <= first.plan.steps(); ++steps) {
-    const PlanState state = state_after(first, steps);
-    with_samples_ahead += state.position.ahead.empty() ? 0 : 1;
-    EpochPlanner resumed(source, options, nlohmann::json(state).get<PlanState>());
-    std::vector<SampleId> ids;
-    for (std::size_t step = 0; step < steps; ++step) {
-      const auto samples = first.plan.step_samples(step);
-      ids.insert(ids.end(), samples.begin(), samples.end());
-    }
-    for (PlannedBlock block; resumed.next_block(block);) {
-      const auto samples = block.plan.sample_ids();
-      ids.insert(ids.end(), samples.begin(), samples.end());
-    }
-    std::ranges::sort(ids);
-    ASSERT_EQ(ids.size(), lengths.size()) << steps;
-    for (std::size_t i = 0; i < ids.size(); ++i) ASSERT_EQ(ids[i], i) << steps;
-  }
-  EXPECT_GT(with_samples_ahead, 0U) << "the lengths do not test what they should";
-}
-
 TEST(StepBudget, IsByDefaultAShareOfTheMicroBatchesCapacity) {
   EXPECT_EQ(step_budget({.ranks = 4, .cap = 1000, .accumulate = 2}), 7600U);
   EXPECT_EQ(step_budget({.ranks = 4, .cap = 1000, .accumulate = 2, .step_tokens = 12}), 12U);
@@ -267,18 +234,6 @@ std::vector<std::size_t> counts_of(StepPacker& packer, const std::vector<std::ui
 std::vector<std::size_t> counts_of(const std::vector<std::uint32_t>& lengths, const PlanOptions& options) {
   StepPacker packer(options);
   return counts_of(packer, lengths);
-}
-
-TEST(StepPacker, TheFirstSampleThatDoesNotFitBeginsTheNextStep) {
-  const PlanOptions options{.ranks = 2, .cap = 100, .step_tokens = 100, .step_stretch = 1};
-  EXPECT_THAT(counts_of({50, 50, 50, 49, 2, 98, 1}, options), ElementsAre(2, 2, 2, 1));
-  EXPECT_THAT(counts_of({60, 60, 10, 60}, options), ElementsAre(1, 2, 1))
-      << "the 10 does not join the first step";
-}
-
-TEST(StepPacker, ASampleLongerThanTheBudgetIsAStepAloneWithoutStretching) {
-  const PlanOptions options{.ranks = 2, .cap = 1000, .step_tokens = 100, .step_stretch = 1};
-  EXPECT_THAT(counts_of({40, 500, 40, 40}, options), ElementsAre(1, 1, 2));
 }
 
 TEST(StepPacker, AnOutlierTakesMoreSamplesUpToTheStretch) {

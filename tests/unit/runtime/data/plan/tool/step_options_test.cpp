@@ -17,7 +17,6 @@ namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
-using testing::ThrowsMessage;
 
 class StepOptions : public PlanTool {
  protected:
@@ -48,6 +47,9 @@ TEST_F(StepOptions, StepTokensAreTheBudgetOfEveryStep) {
   EXPECT_EQ(printed["micro_batches"], 2);  // 150 tokens for each rank, in micro-batches of 100
   const auto header = lines_of(read_text_file(plan()))[0];
   EXPECT_EQ(header["step_tokens"], 300);
+  EXPECT_FALSE(header.contains("equal_micro_batches"));
+  made(equal_lengths(), {"--equal-micro-batches"});
+  EXPECT_EQ(lines_of(read_text_file(plan()))[0]["equal_micro_batches"], true);
   const nlohmann::json by_default = made(equal_lengths(), {"--stretch", "1"});
   EXPECT_EQ(by_default["steps"], 8) << "0.95 x 2 x 100 tokens hold three samples";
   EXPECT_FALSE(lines_of(read_text_file(plan()))[0].contains("step_tokens"));
@@ -69,30 +71,6 @@ TEST_F(StepOptions, AStepWithAnOutlierStretchesUpToTheLimit) {
   EXPECT_GT(more_tokens["step_tokens_max"], 1.0);
   EXPECT_LE(more_tokens["step_tokens_max"], 3 + 100 / 190.0);
   EXPECT_LT(more_tokens["imbalance_cost"], never["imbalance_cost"].get<double>());
-}
-
-TEST_F(StepOptions, EqualMicroBatchesAddEmptyOnes) {
-  std::string text = "length\n";
-  for (int i = 0; i < 12; ++i) text += "60\n";
-  const std::string csv = write("sixties.csv", text);
-  // A step has three samples: two micro-batches on one rank, one on the other.
-  const std::vector<std::string> more = {"--step-tokens", "180", "--stretch", "1"};
-  made(csv, more);
-  bool unequal = false;
-  auto lines = lines_of(read_text_file(plan()));
-  for (std::size_t i = 1; i < lines.size(); ++i)
-    unequal = unequal || lines[i]["ranks"][0].size() != lines[i]["ranks"][1].size();
-  EXPECT_TRUE(unequal);
-  EXPECT_FALSE(lines[0].contains("equal_micro_batches"));
-  made(csv, {"--step-tokens", "180", "--stretch", "1", "--equal-micro-batches"});
-  lines = lines_of(read_text_file(plan()));
-  EXPECT_EQ(lines[0]["equal_micro_batches"], true);
-  bool empty = false;
-  for (std::size_t i = 1; i < lines.size(); ++i) {
-    EXPECT_EQ(lines[i]["ranks"][0].size(), lines[i]["ranks"][1].size()) << "step " << i - 1;
-    for (int rank : {0, 1}) empty = empty || lines[i]["ranks"][static_cast<std::size_t>(rank)][0].empty();
-  }
-  EXPECT_TRUE(empty);
 }
 
 TEST_F(StepOptions, RandomnessIsRefusedWithTheReasonAndItsReplacement) {

@@ -7,7 +7,7 @@
 
 #include "common/leaf/error.h"
 
-namespace lockstep::spank {
+namespace lockstep {
 
 /// The text of the Error that `work` throws, or "" if it throws none.
 template <typename Work>
@@ -20,4 +20,4 @@ std::string message_of(const Work& work) {
   return "";
 }
 
-}  // namespace lockstep::spank
+}  // namespace lockstep
