@@ -99,7 +99,7 @@ run_and_kill n2 on_head srun -w n2 -n1 --metrics=on --stage-mode=background --st
 assert_equal 0 "$code" "exit code: $output"
 assert_contains "$output" '"state":"source"'
 assert_contains "$output" "$large_sum"
-assert_equal "lockstep: n2: staging was ended by signal 9; the job goes on reading from the source" "$(lines_of_ours "$output")"
+assert_equal "lockstep: n2: staging was ended by signal 9; the job reads from the source" "$(lines_of_ours "$output")"
 
 # helper_on_n2 SCRIPT: replaces lockstep-stage on n2.
 helper_on_n2() {
