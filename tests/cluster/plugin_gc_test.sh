@@ -35,8 +35,8 @@ assert_equal "" "$(closed)" "folders and locks that are closed to their owner"
 wait_until 10 nothing_left_on n1 || fail "left: $(left_on n1)"
 on_head srun -w n1 -n1 --stage=$packs/large true 2>/dev/null || fail "the next job cannot stage"
 
-test_case "root's gc --all restores access that a umask has removed, and removes a link in an object's place"
-root_on_node n1 sh -c 'cd /mnt/local/lockstep/6001 && chmod 0 locks/.room objects && cd / && mkdir -m 700 /run/of_root'
+test_case "root's gc --all restores access to a store's folders, and removes a link in an object's place"
+root_on_node n1 sh -c 'cd /mnt/local/lockstep/6001 && chmod 0 locks objects && cd / && mkdir -m 700 /run/of_root'
 root_on_node n1 ln -s /run/of_root /mnt/local/lockstep/6001/objects/00000000000000000000000000000000
 root_on_node n1 chown -h 6001 /mnt/local/lockstep/6001/objects/00000000000000000000000000000000
 output=$(gc 2>&1) || fail "gc failed: $output"
