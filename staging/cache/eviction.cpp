@@ -41,23 +41,19 @@ class Eviction {
     free_ = store.system_.free_bytes(store.folder_);
   }
 
-  /// Returns the descriptor that keeps the claim until the copy ends.
-  std::optional<UniqueFd> make_space() {
+  void make_space() {
     const bool limited = options_.total > 0;
     const std::optional<UniqueFd> fair_order = limited ? claims_.lock() : std::nullopt;
     if (limited) others_ = claims_.claimed_by_others();
     if (missing() > 0) evict();
-    if (!limited) return {};
+    if (!limited) return;
     // If two users claim at once without the lock, at least one of them sees the other's claim.
-    std::optional<UniqueFd> hold = claims_.hold_pending();
-    const std::uint64_t rest = excess(bytes_, present_);
-    claim(hold ? sum(pending_bytes_, rest) : pending_bytes_, hold ? 0 : rest);
+    claims_.claim(sum(used_, std::max(bytes_, present_)));
     others_ = claims_.claimed_by_others();
     if (over_total() > 0) {
-      claim(pending_bytes_, 0);
+      claims_.claim(sum(used_, present_));
       refuse();
     }
-    return hold;
   }
 
  private:
@@ -68,10 +64,6 @@ class Eviction {
     return options_.total > 0 ? excess(sum(sum(used_, bytes_), others_), options_.total) : 0;
   }
   std::uint64_t over_disk() const { return excess(sum(excess(bytes_, present_), pending_bytes_), free_); }
-  /// Publishes this user's usage, including `additional_bytes` about to be written, and the pending bytes.
-  void claim(std::uint64_t pending, std::uint64_t additional_bytes) const {
-    claims_.claim(sum(sum(excess(used_, pending_bytes_), present_), additional_bytes), pending);
-  }
   std::uint64_t missing() const { return std::max({over_quota(), over_total(), over_disk()}); }
 
   void freed(std::uint64_t bytes) {
@@ -169,7 +161,6 @@ class Eviction {
 };
 
 UsageClaims Store::usage_claims() const {
-  if (options_.total == 0) return {fs::path(), system_};
   if (!options_.claims_folder.empty()) return {options_.claims_folder, system_};
   return {fs::absolute(folder_).parent_path() / kClaims, system_};
 }
@@ -197,29 +188,19 @@ void Store::show_eviction_progress() {
   system_.set_modified(folder_ / "locks" / kEvictionLock, now().time_since_epoch().count());
 }
 
-std::optional<UniqueFd> Store::make_space(const std::string& name, std::uint64_t bytes) {
-  return Eviction(*this, name, bytes).make_space();
+void Store::make_space(const std::string& name, std::uint64_t bytes) {
+  Eviction(*this, name, bytes).make_space();
 }
 
 void Store::write_claim() {
-  if (options_.total == 0) return;
+  if (!usage_claims().trusted()) return;
   const ObjectLock evicting = lock_eviction();
   claim_usage();
 }
 
-bool Store::move_to_present(std::uint64_t bytes) {
-  // Another copy of this user may be evicting objects, which can take long.
-  const std::optional<ObjectLock> evicting =
-      try_lock(folder_ / "locks" / kEvictionLock, FileSystem::LockKind::exclusive, false);
-  if (!evicting) return false;
-  usage_claims().move_to_present(bytes);
-  return true;
-}
-
 void Store::claim_usage() {
-  if (options_.total == 0) return;
-  const Usage usage = known_usage();
-  usage_claims().claim(usage.bytes_present(), usage.bytes_pending());
+  const UsageClaims claims = usage_claims();
+  if (claims.trusted()) claims.claim(known_usage().bytes());
 }
 
 void Store::drop(const fs::path& incoming) noexcept {

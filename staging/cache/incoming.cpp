@@ -10,8 +10,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::uint64_t kRecordInterval = std::uint64_t{256} << 20U;  // bytes
-
 /// Makes files 0444 and folders 0555, and the names in them durable.
 void seal(FileSystem& system, const fs::path& folder) {
   for (const std::string& name : system.list(folder)) {
@@ -33,16 +31,15 @@ void seal(FileSystem& system, const fs::path& folder) {
 
 Incoming Store::begin(const std::string& name, std::uint64_t bytes) {
   const ObjectLock evicting = lock_eviction();
-  std::optional<UniqueFd> claim = make_space(name, bytes);
-  return {*this, name, bytes, std::move(claim)};
+  make_space(name, bytes);
+  return {*this, name, bytes};
 }
 
-Incoming::Incoming(Store& store, std::string name, std::uint64_t bytes, std::optional<UniqueFd> claim)
+Incoming::Incoming(Store& store, std::string name, std::uint64_t bytes)
     : store_(store),
       system_(store.system_),
       name_(std::move(name)),
-      folder_(hidden(store.objects_, kIncoming, name_)),
-      claim_(std::move(claim)) {
+      folder_(hidden(store.objects_, kIncoming, name_)) {
   try {
     make_own_folder(system_, folder_);
     make_own_folder(system_, files());
@@ -74,27 +71,14 @@ void Incoming::publish(const ObjectInfo& info) {
   system_.unlink(folder_ / kReserved);
   seal(system_, files());
   system_.sync_folder(folder_);
-  if (claim_) store_.write_claim();  // no bytes are pending now
   system_.rename(folder_, store_.objects_ / name_);
   published_ = true;
   system_.sync_folder(store_.objects_);
 }
 
-void Incoming::set_present(std::uint64_t bytes) noexcept {
-  if (!claim_) return;
-  if (!recorded_) recorded_ = bytes;  // the claim includes what a resumed copy had
-  if (bytes < *recorded_ + kRecordInterval) return;
-  try {
-    if (store_.move_to_present(bytes - *recorded_)) recorded_ = bytes;
-  } catch (const Error&) {
-    // This only matters if the copy is killed.
-  }
-}
-
 void Incoming::reserve(std::uint64_t bytes) {
   const ObjectLock evicting = store_.lock_eviction();
-  claim_ = store_.make_space(name_, bytes);
-  recorded_.reset();
+  store_.make_space(name_, bytes);
   write_reserved(system_, folder_, bytes);
 }
 

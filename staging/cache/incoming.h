@@ -5,7 +5,6 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <optional>
 #include <string>
 
 #include "common/file_system.h"
@@ -33,10 +32,6 @@ class Incoming {
   /// Makes the destructor leave the files for the next process that begins the same object.
   void keep() { keep_ = true; }
 
-  /// Reports how many bytes are there now. Records this from time to time for the node's other users, so that these
-  /// bytes still count if the copy is killed.
-  void set_present(std::uint64_t bytes) noexcept;
-
   /// Reserves space for `bytes` in total, instead of the number that begin() was given. Throws as begin().
   void reserve(std::uint64_t bytes);
 
@@ -45,15 +40,13 @@ class Incoming {
 
  private:
   friend class Store;
-  Incoming(Store& store, std::string name, std::uint64_t bytes, std::optional<UniqueFd> claim);
+  Incoming(Store& store, std::string name, std::uint64_t bytes);
   void discard() noexcept;
 
   Store& store_;
   FileSystem& system_;
   std::string name_;
   std::filesystem::path folder_;
-  std::optional<UniqueFd> claim_;          // on the node's total, for the bytes that are still pending
-  std::optional<std::uint64_t> recorded_;  // bytes present when they were last recorded
   bool resumed_ = false;
   bool keep_ = false;
   bool published_ = false;

@@ -13,28 +13,6 @@ namespace lockstep::cache {
 
 namespace fs = std::filesystem;
 
-namespace {
-
-// Skips links and other users' files, because change_mode() would fail for them.
-void restore_mode(FileSystem& system, const fs::path& path, mode_t of_folder) {
-  const auto status = system.status(path);
-  if (!status || status->st_uid != ::geteuid()) return;
-  if (!S_ISDIR(status->st_mode) && !S_ISREG(status->st_mode)) return;
-  const mode_t wanted = S_ISDIR(status->st_mode) ? of_folder : 0600;
-  const mode_t now = status->st_mode & 07777U;
-  if ((now & wanted) != wanted) system.change_mode(path, now | wanted);
-}
-
-void restore_modes_in(FileSystem& system, const fs::path& folder) {
-  restore_mode(system, folder, 0700);
-  if (!is_folder(system, folder)) return;
-  // The folder may vanish meanwhile, when a job ends.
-  for (const std::string& name : system.list_if_there(folder).value_or(std::vector<std::string>()))
-    restore_mode(system, folder / name, 0700);
-}
-
-}  // namespace
-
 bool is_folder(FileSystem& system, const fs::path& path) {
   const auto status = system.status(path);
   return status && S_ISDIR(status->st_mode);
@@ -73,29 +51,14 @@ std::uint64_t read_reserved(FileSystem& system, const fs::path& incoming) {
 }
 
 bool make_own_folder(FileSystem& system, const fs::path& folder) {
-  const bool made = system.make_folder(folder, 0700);
-  restore_mode(system, folder, 0700);
+  constexpr mode_t kOwn = 0700;
+  const bool made = system.make_folder(folder, kOwn);
+  const auto status = system.status(folder);
+  // Not through a link, and not another user's: that would fail.
+  if (!status || !S_ISDIR(status->st_mode) || status->st_uid != ::geteuid()) return made;
+  const mode_t now = status->st_mode & 07777U;
+  if ((now & kOwn) != kOwn) system.change_mode(folder, now | kOwn);
   return made;
-}
-
-void restore_modes(FileSystem& system, const fs::path& store) {
-  restore_mode(system, store, 0700);
-  for (const char* folder : {"locks", "leases", "jobs"}) restore_modes_in(system, store / folder);
-  if (is_folder(system, store / "leases")) restore_modes_in(system, store / "leases" / kHeld);
-  if (is_folder(system, store / "jobs")) {
-    for (const std::string& job : system.list(store / "jobs")) {
-      if (is_folder(system, store / "jobs" / job)) restore_modes_in(system, store / "jobs" / job);
-    }
-  }
-  restore_mode(system, store / "objects", 0700);
-  if (!is_folder(system, store / "objects")) return;
-  for (const std::string& name : system.list(store / "objects")) {
-    if (object_of(name).empty()) continue;
-    const fs::path hidden_folder = store / "objects" / name;
-    restore_mode(system, hidden_folder, 0700);
-    // Publishing makes it read-only just before the rename; a kill in between leaves it so.
-    if (is_folder(system, hidden_folder)) restore_mode(system, hidden_folder / "files", 0500);
-  }
 }
 
 bool is_jobs_entry(const std::string& name) {

@@ -40,10 +40,6 @@ bool is_folder(FileSystem& system, const std::filesystem::path& path);
 /// existed.
 bool make_own_folder(FileSystem& system, const std::filesystem::path& folder);
 
-/// Gives the owner back what an earlier call's umask took away from a store's own folders and locks. Leaves objects and
-/// other users' files as they are.
-void restore_modes(FileSystem& system, const std::filesystem::path& store);
-
 /// True for a job's folder in the folder of the jobs, and for one that is being removed.
 bool is_jobs_entry(const std::string& name);
 

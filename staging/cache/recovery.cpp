@@ -1,5 +1,6 @@
 // Removes what killed processes left.
 
+#include <algorithm>
 #include <set>
 
 #include "staging/cache/layout.h"
@@ -63,7 +64,9 @@ int Store::recover(std::chrono::seconds abandoned) {
   for (const std::string& entry : entries) known.insert(object_of(entry).empty() ? entry : object_of(entry));
   recover_names(folder_ / "locks", known);
   recover_names(folder_ / "leases", known);
-  if (removed > 0) write_claim();
+  const bool partial = std::any_of(entries.begin(), entries.end(),
+                                   [](const std::string& entry) { return entry.starts_with(kIncoming); });
+  if (removed > 0 || partial) write_claim();  // that of a killed copy is too large
   return removed;
 }
 

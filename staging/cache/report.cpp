@@ -8,6 +8,14 @@
 #include "common/leaf/text.h"
 #include "staging/cache/layout.h"
 
+template <>
+struct nlohmann::adl_serializer<lockstep::cache::Time> {
+  static void to_json(json& value, lockstep::cache::Time time) { value = time.time_since_epoch().count(); }
+  static void from_json(const json& value, lockstep::cache::Time& time) {
+    time = lockstep::cache::Time(std::chrono::nanoseconds(value.get<std::int64_t>()));
+  }
+};
+
 namespace lockstep::cache {
 namespace {
 
@@ -17,45 +25,21 @@ using nlohmann::json;
 
 constexpr std::size_t kMaxTextBytes = 4096;  // of a path
 
-std::int64_t count(Time time) {
-  return time.time_since_epoch().count();
-}
-Time time_of(const json& value) {
-  return Time(std::chrono::nanoseconds(value.get<std::int64_t>()));
-}
-
-json to_json(const ObjectReport& report) {
-  json leases = json::array();
-  for (const LeaseHolder& lease : report.leases)
-    leases.push_back({{"step", lease.step}, {"user", lease.user}});
-  const ObjectUsage& object = report.object;
-  return {{"name", object.info.name},       {"source", object.info.source},
-          {"format", object.info.format},   {"bytes", object.info.bytes},
-          {"created", object.info.created}, {"last_use", count(object.last_use)},
-          {"problem", object.problem},      {"leases", leases},
-          {"in_use", report.in_use}};
-}
-
-std::string text_from(const json& value) {
-  return printable(value.get<std::string>(), kMaxTextBytes);
-}
-
-ObjectReport object_from(const json& value) {
-  ObjectReport report;
-  report.object = {.info = {.name = text_from(value.at("name")),
-                            .source = text_from(value.at("source")),
-                            .bytes = value.at("bytes").get<std::uint64_t>(),
-                            .created = value.at("created").get<std::int64_t>(),
-                            .format = text_from(value.at("format"))},
-                   .last_use = time_of(value.at("last_use")),
-                   .problem = text_from(value.at("problem"))};
-  for (const json& lease : value.at("leases"))
-    report.leases.push_back({.step = text_from(lease.at("step")), .user = lease.at("user")});
-  report.in_use = value.at("in_use");
-  return report;
+// Another user may have chosen the texts.
+void make_printable(json& value) {
+  if (value.is_string()) value = printable(value.get<std::string>(), kMaxTextBytes);
+  if (!value.is_structured()) return;
+  for (json& part : value) make_printable(part);
 }
 
 }  // namespace
+
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LeaseHolder, step, user)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ObjectInfo, name, source, bytes, created, format)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ObjectUsage, info, last_use, problem)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ObjectReport, object, leases, in_use)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(IncomingUsage, name, reserved, present, alive, newest)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Removal, what, name, source, bytes, why)
 
 std::uint64_t StoreReport::bytes() const {
   std::uint64_t total = sum(sum(jobs_bytes, foreign_bytes), bytes_copying());
@@ -150,24 +134,9 @@ void to_json(json& value, const StoreReport& report) {
            {"jobs_bytes", report.jobs_bytes},
            {"foreign_bytes", report.foreign_bytes},
            {"problems", report.problems},
-           {"objects", json::array()},
-           {"incoming", json::array()},
-           {"removed", json::array()}};
-  for (const ObjectReport& object : report.objects) value["objects"].push_back(to_json(object));
-  for (const IncomingUsage& copy : report.incoming) {
-    value["incoming"].push_back({{"name", copy.name},
-                                 {"reserved", copy.reserved},
-                                 {"present", copy.present},
-                                 {"alive", copy.alive},
-                                 {"newest", count(copy.newest)}});
-  }
-  for (const Removal& removal : report.removed) {
-    value["removed"].push_back({{"what", removal.what},
-                                {"name", removal.name},
-                                {"source", removal.source},
-                                {"bytes", removal.bytes},
-                                {"why", removal.why}});
-  }
+           {"objects", report.objects},
+           {"incoming", report.incoming},
+           {"removed", report.removed}};
 }
 
 void from_json(const json& value, StoreReport& report) {
@@ -176,22 +145,15 @@ void from_json(const json& value, StoreReport& report) {
   report.jobs = value.at("jobs");
   report.jobs_bytes = value.at("jobs_bytes");
   report.foreign_bytes = value.at("foreign_bytes");
-  for (const json& problem : value.at("problems")) report.problems.push_back(text_from(problem));
-  for (const json& object : value.at("objects")) report.objects.push_back(object_from(object));
-  for (const json& copy : value.at("incoming")) {
-    report.incoming.push_back({.name = text_from(copy.at("name")),
-                               .reserved = copy.at("reserved"),
-                               .present = copy.at("present"),
-                               .alive = copy.at("alive"),
-                               .newest = time_of(copy.at("newest"))});
-  }
-  for (const json& removal : value.at("removed")) {
-    report.removed.push_back({.what = text_from(removal.at("what")),
-                              .name = text_from(removal.at("name")),
-                              .source = text_from(removal.at("source")),
-                              .bytes = removal.at("bytes"),
-                              .why = text_from(removal.at("why"))});
-  }
+  const auto read = [&](const char* key, auto& into) {
+    json texts = value.at(key);
+    make_printable(texts);
+    texts.get_to(into);
+  };
+  read("problems", report.problems);
+  read("objects", report.objects);
+  read("incoming", report.incoming);
+  read("removed", report.removed);
 }
 
 }  // namespace lockstep::cache

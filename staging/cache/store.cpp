@@ -53,7 +53,6 @@ Store::Store(fs::path folder, StoreOptions options, FileSystem& system)
            ::geteuid());
     }
   }
-  if (options_.restore_modes) restore_modes(system_, folder_);
 }
 
 ObjectInfo Store::info(const std::string& name, bool brief) const {

@@ -70,9 +70,6 @@ struct StoreOptions {
   /// Called once with a line for the user if making space waits for another process for `space_notice`.
   std::function<void(const std::string& line)> notice{};
   std::chrono::milliseconds space_notice = std::chrono::seconds(10);
-  /// Calls restore_modes() (layout.h), which looks at every name in the store. Set to false if the caller has done that
-  /// already.
-  bool restore_modes = true;
 };
 
 class Incoming;
@@ -156,8 +153,6 @@ class Store {
   bool evict(const std::string& name, std::chrono::seconds keep);
   /// Records for the node's other users what this store holds.
   void write_claim();
-  /// Records that this many pending bytes are now present. Returns false if another copy is making space.
-  bool move_to_present(std::uint64_t bytes);
 
  private:
   friend class Incoming;
@@ -172,9 +167,8 @@ class Store {
   ObjectLock lock_eviction();
   /// Tells the processes that wait for the eviction lock that this one still works.
   void show_eviction_progress();
-  /// The caller holds the eviction lock. Returns the descriptor that keeps the bytes claimed, if there is a
-  /// total.
-  std::optional<UniqueFd> make_space(const std::string& name, std::uint64_t bytes);
+  /// The caller holds the eviction lock.
+  void make_space(const std::string& name, std::uint64_t bytes);
   /// write_claim() for a caller that holds the eviction lock.
   void claim_usage();
   std::optional<ObjectUsage> object_usage(const std::string& name, bool measured);

@@ -1,13 +1,11 @@
 #include "staging/cache/usage_claims.h"
 
 #include <fcntl.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <chrono>
 #include <string_view>
 #include <thread>
@@ -22,19 +20,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr auto kLockTimeout = std::chrono::seconds(2);
-constexpr auto kHoldTimeout = std::chrono::milliseconds(200);  // others lock it only for a moment, to look
 constexpr auto kPollInterval = std::chrono::milliseconds(5);
 constexpr std::size_t kDigits = 20;
-
-/// Removes a number, and the blanks before it, from the front.
-std::optional<std::uint64_t> take_number(std::string_view& text) {
-  text.remove_prefix(std::min(text.find_first_not_of(' '), text.size()));
-  std::uint64_t number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc()) return {};
-  text.remove_prefix(static_cast<std::size_t>(end - text.data()));
-  return number;
-}
 
 void make_file(int folder, const char* name, uid_t owner, const fs::path& path) {
   const UniqueFd fd(::openat(folder, name, O_WRONLY | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0644));
@@ -65,71 +52,46 @@ void UsageClaims::prepare(const fs::path& folder, uid_t user) {
   make_file(fd.get(), name.c_str(), user, folder / name);
 }
 
-// If others may make names in the folder, a file in it may not be the user's.
 bool UsageClaims::trusted() const {
-  if (folder_.empty()) return false;
   const auto status = system_.status(folder_);
   return status && S_ISDIR(status->st_mode) && (status->st_uid == 0 || status->st_uid == ::geteuid()) &&
          (status->st_mode & 022) == 0;
 }
 
-std::optional<UniqueFd> UsageClaims::lock_file(const fs::path& file, FileSystem::LockKind kind,
-                                               std::chrono::milliseconds timeout) const {
+std::optional<UniqueFd> UsageClaims::lock() const {
   if (!trusted()) return {};
+  const fs::path file = folder_ / "lock";
   std::optional<UniqueFd> fd = system_.open_if_there(file, O_RDONLY | O_NOFOLLOW | O_NONBLOCK);
   if (!fd) return {};
-  const auto end = std::chrono::steady_clock::now() + timeout;
-  while (!system_.lock(fd->get(), kind, false, file)) {
+  const auto end = std::chrono::steady_clock::now() + kLockTimeout;
+  while (!system_.lock(fd->get(), FileSystem::LockKind::exclusive, false, file)) {
     if (std::chrono::steady_clock::now() > end) return {};
     std::this_thread::sleep_for(kPollInterval);
   }
   return fd;
 }
 
-std::optional<UniqueFd> UsageClaims::lock() const {
-  return lock_file(folder_ / "lock", FileSystem::LockKind::exclusive, kLockTimeout);
-}
-
-std::optional<UniqueFd> UsageClaims::hold_pending() const {
-  return lock_file(folder_ / std::to_string(::geteuid()), FileSystem::LockKind::shared, kHoldTimeout);
-}
-
-bool UsageClaims::claim(std::uint64_t present, std::uint64_t pending) const {
-  if (!trusted()) return false;
+void UsageClaims::claim(std::uint64_t bytes) const {
+  if (!trusted()) return;
   const fs::path file = folder_ / std::to_string(::geteuid());
   const std::optional<UniqueFd> fd = system_.open_if_there(file, O_WRONLY | O_NOFOLLOW | O_NONBLOCK);
-  if (!fd) return false;
-  const std::string text = fmt::format("{:{}} {:{}}\n", present, kDigits, pending, kDigits);
+  if (!fd) return;
+  // Always the same length, so that one write replaces it.
+  const std::string text = fmt::format("{:{}}\n", bytes, kDigits);
   system_.write_at(fd->get(), std::as_bytes(std::span(text)), 0, file);
-  return true;
-}
-
-void UsageClaims::move_to_present(std::uint64_t bytes) const {
-  const Claim now = read(::geteuid());
-  const std::uint64_t moved = std::min(bytes, now.pending);
-  claim(sum(now.present, moved), now.pending - moved);
 }
 
 std::uint64_t UsageClaims::claimed(uid_t user) const {
-  const Claim now = read(user);
-  return now.held ? sum(now.present, now.pending) : now.present;
-}
-
-// An empty claim if the file is missing, belongs to another user or does not hold numbers.
-UsageClaims::Claim UsageClaims::read(uid_t user) const {
   const fs::path file = folder_ / std::to_string(user);
   const UniqueFd fd(::open(file.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
   struct stat status {};
-  if (!fd || ::fstat(fd.get(), &status) != 0) return {};
-  if (!S_ISREG(status.st_mode) || status.st_uid != user) return {};
-  std::array<char, 2 * kDigits + 2> text{};
+  if (!fd || ::fstat(fd.get(), &status) != 0) return 0;
+  if (!S_ISREG(status.st_mode) || status.st_uid != user) return 0;
+  std::array<char, kDigits> text{};
   const ssize_t got = ::pread(fd.get(), text.data(), text.size(), 0);
-  std::string_view rest(text.data(), static_cast<std::size_t>(std::max<ssize_t>(got, 0)));
-  const std::optional<std::uint64_t> bytes = take_number(rest);
-  if (!bytes) return {};
-  const std::uint64_t pending = take_number(rest).value_or(0);
-  const bool held = pending > 0 && ::flock(fd.get(), LOCK_EX | LOCK_NB) != 0;
-  return {.present = *bytes, .pending = pending, .held = held};
+  std::string_view number(text.data(), static_cast<std::size_t>(std::max<ssize_t>(got, 0)));
+  number.remove_prefix(std::min(number.find_first_not_of(' '), number.size()));
+  return to_number<std::uint64_t>(number.substr(0, number.find('\n'))).value_or(0);
 }
 
 std::uint64_t UsageClaims::claimed_by_others() const {

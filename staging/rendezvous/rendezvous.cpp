@@ -26,7 +26,7 @@ RendezvousAddress RendezvousAddress::from_environment() {
   address.key = environment::get_or("LOCKSTEP_RENDEZVOUS_KEY", "");
   if (address.port <= 0 || address.port > kHighestPort || address.hosts.empty() || address.key.empty()) {
     fail(
-        "srun opened no rendezvous for the nodes of this step: check that the plugin is loaded where srun runs");
+        "the srun side of the plugin did not start for this step: check that the plugin is loaded where srun runs");
   }
   return address;
 }
@@ -113,7 +113,11 @@ void Rendezvous::receive(const std::string& payload) {
   }
   changed_.notify_all();
   if (!stopped) return;
-  failed_ ? failed_(*verdict_) : stop_("");
+  if (failed_) {
+    failed_(*verdict_);
+  } else {
+    stop_("");
+  }
 }
 
 nlohmann::json Rendezvous::gather(const std::string& round, nlohmann::json data) {

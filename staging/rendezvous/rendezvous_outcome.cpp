@@ -49,13 +49,6 @@ void expand_ranges(const std::string& prefix, std::string_view ranges, std::vect
   }
 }
 
-std::string join_names(const std::vector<std::string>& names) {
-  std::string text;
-  for (std::size_t i = 0; i < names.size() && i < kMaxNames; ++i) text += (i == 0 ? "" : ", ") + names[i];
-  if (names.size() > kMaxNames) text += fmt::format(", ... ({} nodes)", names.size());
-  return text;
-}
-
 }  // namespace
 
 std::string Hello::step_name() const {
@@ -87,7 +80,7 @@ Hello Hello::from_text(const std::string& text) {
 }
 
 std::string Verdict::to_text() const {
-  nlohmann::json text{{"good", good}, {"why", why}, {"more", more}};
+  nlohmann::json text{{"good", good}, {"why", why}, {"more", continues_in_background}};
   if (seconds > 0) text["seconds"] = seconds;
   if (!times.empty()) text["times"] = times;
   return text.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
@@ -181,6 +174,13 @@ std::vector<std::string> expand_node_list(const std::string& list) {
   }
   if (!prefix.empty()) names.push_back(std::move(prefix));
   return names;
+}
+
+std::string join_names(const std::vector<std::string>& names) {
+  std::string text;
+  for (std::size_t i = 0; i < names.size() && i < kMaxNames; ++i) text += (i == 0 ? "" : ", ") + names[i];
+  if (names.size() > kMaxNames) text += fmt::format(", ... ({} nodes)", names.size());
+  return text;
 }
 
 std::string describe(const std::map<std::string, std::string>& why_by_node) {

@@ -38,10 +38,10 @@ struct Hello {
 /// How staging ended on one node, or on all nodes together.
 struct Verdict {
   bool good = true;
-  std::string why;         ///< "" if good
-  bool more = false;       ///< the node stays for rounds: staging goes on in the background
-  double seconds = 0;      ///< that staging took on a node; 0 if it staged nothing
-  std::string times = {};  ///< those of all nodes, for the first one; "" if few nodes staged
+  std::string why;                       ///< "" if good
+  bool continues_in_background = false;  ///< the node stays for rounds
+  double seconds = 0;                    ///< that staging took on a node; 0 if it staged nothing
+  std::string times = {};                ///< those of all nodes, for the first one; "" if few nodes staged
 
   std::string to_text() const;
   static Verdict from_text(const std::string& text);
@@ -88,6 +88,9 @@ enum class Message { verdict, round, alive };
 Message kind_of(const std::string& text);
 /// A node that has nothing to say sends this every second.
 inline constexpr const char* kAlive = "{\"alive\":1}";
+
+/// "n1, n2, ... (12 nodes)"
+std::string join_names(const std::vector<std::string>& names);
 
 /// One line that says what failed where: "n1, n2: REASON". Reasons are joined by "; "; long lists are cut,
 /// with a count.

@@ -176,7 +176,7 @@ void RendezvousServer::receive_line(Peer& peer, const std::string& line) {
   peer.group->finished.insert(peer.hello->node_id);
   peer.group->reconnect_deadlines.erase(peer.hello->node_id);
   if (outcome.seconds > 0) peer.group->seconds.emplace_back(outcome.seconds, peer.hello->node);
-  if (!outcome.more) peer.group->left.insert(peer.hello->node_id);
+  if (!outcome.continues_in_background) peer.group->left.insert(peer.hello->node_id);
   if (!outcome.good) add_failure(*peer.group, peer.hello->node, outcome.why);
 }
 

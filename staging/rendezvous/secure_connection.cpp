@@ -10,8 +10,11 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
+#include <csignal>
 #include <cstring>
 
+#include "common/sockets.h"
 #include "staging/rendezvous/running_time.h"
 
 namespace lockstep::transfer {
@@ -32,44 +35,6 @@ std::string openssl_reason() {
 }  // namespace
 
 struct SecureConnection::Library {
-  // OpenSSL's own access to sockets would raise SIGPIPE.
-  template <typename Call>
-  static int transfer(BIO* bio, std::size_t* count, const Call& call) {
-    auto& wire = *static_cast<Wire*>(::BIO_get_data(bio));
-    ::BIO_clear_retry_flags(bio);
-    ssize_t moved = 0;
-    do moved = call(wire.socket.get());
-    while (moved < 0 && errno == EINTR);
-    wire.error = moved < 0 ? errno : 0;
-    *count = moved > 0 ? static_cast<std::size_t>(moved) : 0;
-    wire.bytes += *count;
-    return moved > 0 ? 1 : 0;
-  }
-  static int write(BIO* bio, const char* bytes, std::size_t size, std::size_t* count) {
-    const int done =
-        transfer(bio, count, [&](int fd) { return ::send(fd, bytes, size, MSG_NOSIGNAL | MSG_DONTWAIT); });
-    if (done == 0 && static_cast<Wire*>(::BIO_get_data(bio))->error == EAGAIN) ::BIO_set_retry_write(bio);
-    return done;
-  }
-  static int read(BIO* bio, char* into, std::size_t size, std::size_t* count) {
-    const int done = transfer(bio, count, [&](int fd) { return ::recv(fd, into, size, MSG_DONTWAIT); });
-    if (done == 0 && static_cast<Wire*>(::BIO_get_data(bio))->error == EAGAIN) ::BIO_set_retry_read(bio);
-    return done;
-  }
-  static long control(BIO* /*bio*/, int command, long /*number*/, void* /*pointer*/) {
-    return command == BIO_CTRL_FLUSH ? 1 : 0;
-  }
-  static BIO_METHOD* method() {
-    static BIO_METHOD* const shared = [] {
-      BIO_METHOD* const made = ::BIO_meth_new(BIO_TYPE_SOURCE_SINK | ::BIO_get_new_index(), "lockstep");
-      if (made == nullptr || ::BIO_meth_set_write_ex(made, write) != 1 ||
-          ::BIO_meth_set_read_ex(made, read) != 1 || ::BIO_meth_set_ctrl(made, control) != 1)
-        fail("cannot prepare TLS: {}", openssl_reason());
-      return made;
-    }();
-    return shared;
-  }
-
   static SecureConnection& of(SSL* ssl) { return *static_cast<SecureConnection*>(SSL_get_app_data(ssl)); }
 
   // The pre-shared key of a client's name. OpenSSL frees the session.
@@ -110,13 +75,15 @@ struct SecureConnection::Library {
 
   static SSL_CTX* context() {
     static SSL_CTX* const shared = [] {
+      ::signal(SIGPIPE, SIG_IGN);  // a write to a closed connection must fail, and must not end the process
       SSL_CTX* const made = ::SSL_CTX_new(::TLS_method());
       if (made == nullptr || SSL_CTX_set_min_proto_version(made, TLS1_3_VERSION) != 1 ||
           ::SSL_CTX_set_ciphersuites(made, kCipher) != 1 || ::SSL_CTX_set_num_tickets(made, 0) != 1)
         fail("cannot prepare TLS 1.3: {}", openssl_reason());
       ::SSL_CTX_set_psk_use_session_callback(made, use_session);
       ::SSL_CTX_set_psk_find_session_callback(made, find_session);
-      ::SSL_CTX_set_options(made, SSL_OP_NO_TICKET);
+      // Messages tell where they end, so an end of the connection without TLS's own sign is only a lost peer.
+      ::SSL_CTX_set_options(made, SSL_OP_NO_TICKET | SSL_OP_IGNORE_UNEXPECTED_EOF);
       ::SSL_CTX_clear_options(made, SSL_OP_ENABLE_MIDDLEBOX_COMPAT);
       SSL_CTX_set_session_cache_mode(made, SSL_SESS_CACHE_OFF);
       SSL_CTX_set_mode(made, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER |
@@ -129,15 +96,13 @@ struct SecureConnection::Library {
 };
 
 SecureConnection::SecureConnection(UniqueFd socket, std::string service, std::string key)
-    : wire_{std::move(socket)},
+    : socket_(std::move(socket)),
       service_(std::move(service)),
       key_(std::move(key)),
       ssl_(::SSL_new(Library::context()), ::SSL_free) {
-  BIO* const bio = ::BIO_new(Library::method());
-  if (!ssl_ || bio == nullptr) fail("cannot prepare a TLS connection: {}", openssl_reason());
-  ::BIO_set_data(bio, &wire_);
-  ::BIO_set_init(bio, 1);
-  ::SSL_set_bio(ssl_.get(), bio, bio);
+  set_nonblocking(socket_);
+  if (!ssl_ || ::SSL_set_fd(ssl_.get(), socket_.get()) != 1)
+    fail("cannot prepare a TLS connection: {}", openssl_reason());
   SSL_set_app_data(ssl_.get(), this);
 }
 
@@ -155,8 +120,9 @@ template <typename Operation>
 bool SecureConnection::attempt(const Operation& operation) {
   const std::lock_guard lock(mutex_);
   ::ERR_clear_error();
-  wire_.error = 0;
+  errno = 0;
   const int result = operation(ssl_.get());
+  const int error = errno;
   if (result > 0) return true;
   switch (::SSL_get_error(ssl_.get(), result)) {
     case SSL_ERROR_WANT_READ:
@@ -168,8 +134,8 @@ bool SecureConnection::attempt(const Operation& operation) {
     case SSL_ERROR_ZERO_RETURN:
       throw PeerLost("it closed the connection");
     case SSL_ERROR_SYSCALL:
-      if (wire_.error == 0) throw PeerLost("it closed the connection");
-      throw PeerLost("connection lost: " + errno_text(wire_.error));
+      if (error == 0) throw PeerLost("it closed the connection");
+      throw PeerLost("connection lost: " + errno_text(error));
     default:
       break;
   }
@@ -197,7 +163,17 @@ void SecureConnection::complete(Handshake handshake, milliseconds timeout) {
     if (left.count() <= 0) throw PeerSilent("no answer");
     wait(wanted_, left);
   }
-  wire_.bytes = 0;
+  handshake_bytes_ = bytes_moved();
+}
+
+std::uint64_t SecureConnection::bytes_moved() const {
+  BIO* const bio = ::SSL_get_rbio(ssl_.get());
+  return ::BIO_number_read(bio) + ::BIO_number_written(bio);
+}
+
+std::uint64_t SecureConnection::bytes() const {
+  const std::lock_guard lock(mutex_);
+  return bytes_moved() - handshake_bytes_;
 }
 
 void SecureConnection::connect(const std::string& name, milliseconds timeout) {
@@ -290,7 +266,7 @@ std::optional<std::string> SecureConnection::receive_line(std::size_t max_bytes,
 }
 
 bool SecureConnection::wait(int events, milliseconds timeout) const {
-  pollfd ready{wire_.socket.get(), static_cast<short>(events), 0};
+  pollfd ready{socket_.get(), static_cast<short>(events), 0};
   return ::poll(&ready, 1, static_cast<int>(timeout.count())) > 0;
 }
 

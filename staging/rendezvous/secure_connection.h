@@ -10,7 +10,6 @@
 // Threads: one thread may send while another one receives, after the handshake.
 #pragma once
 
-#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -83,18 +82,13 @@ class SecureConnection {
   /// receive() or send() had nothing left to do.
   bool wait(int events, std::chrono::milliseconds timeout) const;
 
-  const UniqueFd& socket() const { return wire_.socket; }
+  const UniqueFd& socket() const { return socket_; }
   /// Bytes sent and received on the network after the handshake.
-  std::uint64_t bytes() const { return wire_.bytes; }
+  std::uint64_t bytes() const;
 
   static constexpr std::chrono::milliseconds kNoLimit = std::chrono::milliseconds::max();
 
  private:
-  struct Wire {
-    UniqueFd socket;
-    int error = 0;  ///< errno of the last call that failed
-    std::atomic<std::uint64_t> bytes = 0;
-  };
   struct Library;  // what OpenSSL calls
 
   using Handshake = int (*)(ssl_st*);
@@ -103,16 +97,18 @@ class SecureConnection {
   std::size_t decrypt(std::span<std::byte> into);
   std::optional<std::string> take_line();
   void forget_key();
+  std::uint64_t bytes_moved() const;
   template <typename Operation>
   bool attempt(const Operation& operation);
 
-  Wire wire_;
+  UniqueFd socket_;
   std::string service_;
-  std::string key_;       // "" once the handshake is complete
-  std::string identity_;  // of the client: its service and its name
-  std::mutex mutex_;      // guards ssl_
+  std::string key_;           // "" once the handshake is complete
+  std::string identity_;      // of the client: its service and its name
+  mutable std::mutex mutex_;  // guards ssl_
   std::unique_ptr<ssl_st, void (*)(ssl_st*)> ssl_;
-  int wanted_ = 0;        // what the handshake waits for
+  int wanted_ = 0;  // what the handshake waits for
+  std::uint64_t handshake_bytes_ = 0;
   std::string received_;  // beyond the last line
   std::size_t searched_ = 0;
 };

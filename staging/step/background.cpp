@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "common/error.h"
+#include "common/leaf/pipe.h"
 
 namespace lockstep::transfer {
 namespace {
@@ -43,17 +44,14 @@ Background::Background(UniqueFd to_caller, UniqueFd released, UniqueFd alive)
 }
 
 Background& Background::start(UniqueFd alive) {
-  std::array<int, 2> ends{};
-  if (::pipe2(ends.data(), O_CLOEXEC) != 0) fail_errno("cannot make a pipe");
-  UniqueFd from_supervisor(ends[0]);
-  UniqueFd to_caller(ends[1]);
+  Pipe to_caller;
   UniqueFd released(::eventfd(0, EFD_CLOEXEC));
   if (!released) fail_errno("cannot make an eventfd");
   const pid_t supervisor = ::fork();
   if (supervisor < 0) fail_errno("cannot start a process");
   if (supervisor > 0) {
-    to_caller.reset();
-    end_with_code_from(from_supervisor);
+    to_caller.write_end.reset();
+    end_with_code_from(to_caller.read_end);
   }
   ::setsid();
   // Lowers the priority, because the step computes at the same time. The child inherits it.
@@ -66,7 +64,7 @@ Background& Background::start(UniqueFd alive) {
   }
   // Never destroyed, because the thread of watch() uses it until the process ends.
   static Background* const instance =
-      new Background(std::move(to_caller), std::move(released), std::move(alive));
+      new Background(std::move(to_caller.write_end), std::move(released), std::move(alive));
   return *instance;
 }
 

@@ -1,11 +1,9 @@
-// Which of a step's sources a node must put: those that no earlier step of the job has staged there, and those that
-// changed since. A source that can no longer be seen does not stop the step if every node has its copy.
+// Finds out which of the sources that a job has staged have changed since.
 //
-// Threads: values.
+// Threads: safe from any.
 #pragma once
 
 #include <functional>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,28 +11,10 @@
 
 namespace lockstep::transfer {
 
-class SourceVersions {
- public:
-  enum class Look {
-    now,   ///< look at each staged source, which may take long: not with the lock of the job's folder
-    done,  ///< they have been looked at, and those that changed are no longer in `staged`
-  };
-
-  /// `staged`: what this job's folder has. `say` gets one line for each source that changed or cannot be seen.
-  static SourceVersions of(const std::vector<std::string>& sources, const std::vector<PutResult>& staged,
-                           Look look, const std::function<void(const std::string&)>& say);
-
-  /// The sources that were staged here, and are not what was seen.
-  std::vector<std::string> changed() const;
-  /// The sources that this node must put.
-  std::vector<std::string> missing() const;
-
- private:
-  bool must_put(const std::optional<std::string>& staged, std::size_t source) const;
-
-  std::vector<std::string> sources_;
-  std::vector<std::optional<std::string>> staged_;  // versions; nullopt: not staged
-  std::vector<std::string> seen_;                   // versions, "" for a source that cannot be seen
-};
+/// Looks at each staged source, which may take long: not with the lock of the job's folder. Returns those whose version is
+/// another one now. `say` gets one line for each of them, and for each source that cannot be seen: that does not stop
+/// the step, which uses its copy.
+std::vector<std::string> changed_sources(const std::vector<PutResult>& staged,
+                                         const std::function<void(const std::string&)>& say);
 
 }  // namespace lockstep::transfer

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <charconv>
 #include <chrono>
 #include <csignal>
 #include <memory>
@@ -15,7 +14,6 @@
 #include "common/error.h"
 #include "common/leaf/cpu_list.h"
 #include "common/process.h"
-#include "staging/cache/layout.h"
 #include "staging/cache/shared.h"
 #include "staging/rendezvous/rendezvous.h"
 #include "staging/step/background.h"
@@ -34,77 +32,63 @@ namespace {
 namespace fs = std::filesystem;
 
 std::chrono::milliseconds call_timeout(const StepCall& call) {
-  if (call.source_patience > 0) return std::chrono::seconds(call.source_patience);
+  if (call.call_timeout > 0) return std::chrono::seconds(call.call_timeout);
   return default_call_timeout(call.hello.nodes);
 }
 
-// Throws Error if srun has no rendezvous, UsageError if `call.ports` is not LOW-HIGH.
-Exchange::Options exchange_of(const StepCall& call) {
-  Exchange::Options exchange;
-  exchange.key = RendezvousAddress::from_environment().key;
-  exchange.step = call.hello.step_name();
-  exchange.node_id = call.hello.node_id;
-  exchange.chunk_bytes = ChunkPlan::kChunkBytes;
-  exchange.peer_networks = call.peer_networks;
-  if (!call.ports.empty()) {
-    const std::size_t dash = call.ports.find('-');
-    const char* const end = call.ports.data() + call.ports.size();
-    const auto low = std::from_chars(call.ports.data(), end, exchange.first_port);
-    if (dash == std::string::npos || low.ptr != call.ports.data() + dash ||
-        std::from_chars(low.ptr + 1, end, exchange.last_port).ptr != end) {
-      fail_usage("--ports '{}': must be LOW-HIGH", call.ports);
-    }
-  }
-  return exchange;
-}
+// The work of a child process of the step. If it gets stuck in a system call, the next child does less.
+enum class Attempt {
+  stage,
+  use_source,  // the names lead to the source, if the user allows it; the other nodes learn that or the reason
+  report,      // the other nodes learn the reason
+};
 
 class Step {
  public:
   /// `background` is null if the step waits for its data. The references must outlive this object.
-  Step(const StepCall& call, Background* background)
+  Step(const StepCall& call, Attempt attempt, Background* background)
       : call_(call),
+        attempt_(attempt),
         background_(background),
-        system_(call.file_system != nullptr ? *call.file_system : FileSystem::real()),
+        system_(call.put.file_system != nullptr ? *call.put.file_system : FileSystem::real()),
         progress_(call.record, call.hello) {}
 
   void run();
-  /// The step runs, and an earlier process failed: makes all names lead to the source again.
-  void go_on_from_source(const std::string& why);
 
  private:
-  bool spans_nodes() const { return call_.hello.nodes > 1; }
-  bool to_source() const { return call_.on_error == OnError::source; }
+  bool tasks_run() const { return background_ != nullptr && background_->released(); }
   void meet();
+  void say(const std::string& text) const { print_for_job(call_.hello.node + ": " + text); }
   void say_first(const std::string& why);
   [[noreturn]] void end_failed();
+  Verdict stage();
   Verdict prepare();
   void join_peers();
-  Verdict stage();
-  Verdict failed(const std::string& why);
-  void agree(const Verdict& here);
-  Verdict ask_srun(const Verdict& here);
+  Verdict use_source(const std::string& why);
+  void agree(const Verdict& outcome);
+  Verdict ask_srun(const Verdict& outcome);
   void stage_in_background();
-  void fall_back(const std::string& why);
-  std::vector<std::string> point_at_source(bool tasks_run);
-  void check_sources();
+  void end_staging(const std::string& why);
+  std::vector<std::string> point_at_source();
   PutOptions options();
   std::vector<PutResult> put_alone();
   std::vector<PutResult> put_with_peers();
-  SourceVersions versions(SourceVersions::Look look);
-  void put_missing();
+  void forget_changed();
+  bool put_missing();
   void lease_staged();
   bool lease_shared(const std::string& object);
 
-  StepFolder folder() { return {call_.cache, call_.hello.job, system_, call_.restart}; }
+  StepFolder folder() { return {call_.put.cache_dir, call_.hello.job, system_, call_.restart}; }
 
   const StepCall& call_;
+  const Attempt attempt_;
   Background* const background_;
   FileSystem& system_;
+  const std::uint64_t begin_ns_ = monotonic_ns();
   StepProgress progress_;
   std::unique_ptr<Rendezvous> rendezvous_;
   std::unique_ptr<PeerGroup> peers_;
   std::atomic<bool> outcome_sent_ = false;
-  bool added_ = false;  // names of sources
   std::once_flag said_lost_;
 };
 
@@ -119,7 +103,7 @@ void Step::end_failed() {
 // Without srun, which prints one line for all nodes, only the first node prints.
 void Step::say_first(const std::string& why) {
   std::call_once(said_lost_, [&] {
-    if (call_.hello.node_id == 0) print_for_job(call_.hello.node + ": " + why);
+    if (call_.hello.node_id == 0) say(why);
   });
 }
 
@@ -131,7 +115,7 @@ void Step::meet() {
     address = RendezvousAddress::from_environment();
   } catch (const Error& error) {
     say_first(error.what());
-    if (!to_source()) end_failed();
+    if (call_.on_error == OnError::fail) end_failed();
     return;
   }
   try {
@@ -146,39 +130,20 @@ void Step::meet() {
   }
 }
 
-void Step::check_sources() {
-  if (!call_.problem.empty()) fail("{}", call_.problem);
-  check_shards(call_.sources);
-  cache::restore_modes(system_, call_.cache);
-  folder().check_names(call_.sources);
-}
-
 PutOptions Step::options() {
-  PutOptions options;
-  options.cache_dir = call_.cache;
-  options.file_system = &system_;
-  options.verify = call_.verify;
-  options.limits.quota = call_.quota;
-  options.limits.total = call_.total;
-  options.limits.keep = std::chrono::seconds(call_.keep);
-  options.limits.restore_modes = false;  // check_sources() has done it
-  options.limits.notice = [this](const std::string& line) { print_for_job(call_.hello.node + ": " + line); };
-  options.shared = call_.shared;
-  options.lease = call_.lease;
-  options.bandwidth = call_.bandwidth;
-  options.copier_patience = 2 * call_timeout(call_);
+  PutOptions options = call_.put;
+  options.limits.notice = options.notice = [this](const std::string& line) { say(line); };
+  options.copier_timeout = 2 * call_timeout(call_);
   options.peers = peers_.get();
-  options.notice = options.limits.notice;
   options.waiting = [this](const std::string& source) {
-    print_for_job(fmt::format("{}: another job is staging {}, waiting for it", call_.hello.node, source));
+    say(fmt::format("another job is staging {}, waiting for it", source));
   };
   options.detailed_progress = [this](const std::string& source, const PutProgress& now) {
     progress_.update(source, now);
   };
   if (background_ == nullptr) return options;
-  options.listed = [this](const std::string& source, const std::vector<std::string>& names) {
-    const SourceLinks links = SourceLinks::of(source);
-    folder().expand_folder_link(links, names);
+  options.listed = [this](const Source& source, const std::vector<std::string>& names) {
+    folder().expand_folder_link(source, names);
   };
   options.file = [this](const std::string& source, const std::string& name, const fs::path& copy) {
     folder().replace_file(source, name, copy);
@@ -186,18 +151,16 @@ PutOptions Step::options() {
   return options;
 }
 
-// The versions that earlier steps of the job have staged on this node and, if it looks, those at the sources now.
-SourceVersions Step::versions(SourceVersions::Look look) {
-  return SourceVersions::of(call_.sources, folder().staged(call_.sources), look,
-                            [&](const std::string& text) { print_for_job(call_.hello.node + ": " + text); });
+void Step::forget_changed() {
+  const std::vector<PutResult> staged = folder().staged(call_.sources);
+  for (const std::string& source : changed_sources(staged, [this](const std::string& line) { say(line); }))
+    folder().forget(source);
 }
 
 // Unchanged sources that an earlier step of this job has staged stay as they are, because other steps may use them.
 std::vector<PutResult> Step::put_alone() {
-  using Look = SourceVersions::Look;
-  const SourceVersions found = versions(background_ != nullptr ? Look::done : Look::now);
-  for (const std::string& source : found.changed()) folder().forget(source);
-  const std::vector<std::string> wanted = found.missing();
+  if (background_ == nullptr) forget_changed();  // in the background, prepare() has done it
+  const std::vector<std::string> wanted = folder().missing(call_.sources);
   return wanted.empty() ? std::vector<PutResult>() : put(wanted, options());
 }
 
@@ -216,15 +179,15 @@ std::vector<PutResult> Step::put_with_peers() {
   }
 }
 
-// Does not hold the lock of the job's folder while it puts: it may wait for another step of the same job.
-void Step::put_missing() {
+// Returns whether something was put. Does not hold the lock of the job's folder meanwhile: it may wait for another step of
+// the same job.
+bool Step::put_missing() {
   const std::vector<PutResult> results = peers_ ? put_with_peers() : put_alone();
   StepFolder names = folder();
   std::vector<PutResult> added;
   for (const PutResult& result : results) {
     if (names.has(result)) continue;
-    if (!result.note.empty())
-      print_for_job(fmt::format("{}: {}: {}", call_.hello.node, result.source, result.note));
+    if (!result.note.empty()) say(result.source + ": " + result.note);
     added.push_back(result);
   }
   names.add(added);
@@ -232,27 +195,27 @@ void Step::put_missing() {
   constexpr std::uint32_t kManyNodes = 16;
   if (!added.empty() &&
       (call_.hello.nodes <= kManyNodes || call_.hello.node_id == 0 || background_ != nullptr))
-    print_for_job(call_.hello.node + ": " + summary(added));
-  added_ = added_ || !added.empty();
+    say(summary(added));
   progress_.done("done", names.staged(call_.sources));
+  return !added.empty();
 }
 
 // Leases the copies that earlier steps of the job have staged, because this one uses them too. Hard links
 // stay valid even if the object is removed; links into the shared store do not.
 void Step::lease_staged() {
-  cache::Store store(call_.cache, {.restore_modes = false}, system_);  // check_sources() has done it
+  cache::Store store(call_.put.cache_dir, system_);
   for (const PutResult& result : folder().staged(call_.sources)) {
     if (result.shared) {
       if (!lease_shared(result.object)) folder().forget(result.source);
       continue;
     }
-    if (call_.lease.empty()) continue;
+    if (call_.put.lease.empty()) continue;
     // Another job may be replacing a damaged copy. This job's links stay valid without the lease.
     if (!store.has(result.object)) continue;
     try {
       const cache::ObjectLock lock =
           store.lock(result.object, FileSystem::LockKind::shared, {}, 2 * call_timeout(call_));
-      if (store.has(result.object)) store.add_lease(result.object, call_.lease);
+      if (store.has(result.object)) store.add_lease(result.object, call_.put.lease);
     } catch (const cache::NoProgress&) {
     }
   }
@@ -261,11 +224,11 @@ void Step::lease_staged() {
 // Returns false if the copy is gone or cannot be leased. The source is put again then.
 bool Step::lease_shared(const std::string& object) {
   try {
-    const std::optional<cache::Shared> shared = cache::Shared::open(call_.shared, system_);
+    const std::optional<cache::Shared> shared = cache::Shared::open(call_.put.shared, system_);
     if (!shared) return false;
     const std::optional<cache::ObjectLock> lock = shared->find(object);
     if (!lock) return false;
-    if (!call_.lease.empty()) shared->add_lease(object, call_.lease);
+    if (!call_.put.lease.empty()) shared->add_lease(object, call_.put.lease);
     return true;
   } catch (const Error&) {
     return false;
@@ -273,104 +236,108 @@ bool Step::lease_shared(const std::string& object) {
 }
 
 // Looks at the sources without holding the lock of the job's folder: a source that does not answer must not block the
-// job's other steps.
-std::vector<std::string> Step::point_at_source(bool tasks_run) {
+// job's other steps. Also replaces names that lead to files of an unfinished copy, which was not checked as a whole.
+std::vector<std::string> Step::point_at_source() {
   std::vector<SourceLinks> links;
   for (const std::string& source : folder().missing(call_.sources)) links.push_back(SourceLinks::of(source));
   StepFolder names = folder();
   std::vector<std::string> pointed;
   for (const SourceLinks& source : links) {
     if (names.missing({source.source}).empty()) continue;  // another step of the job has staged it meanwhile
-    tasks_run ? names.return_to(source) : names.point_at(source);
+    names.point_at(source);
     pointed.push_back(source.source);
   }
   return pointed;
 }
 
-void Step::fall_back(const std::string& why) {
-  folder().check_names(call_.sources);
-  // Links into the shared store lead nowhere once the admin's copy is gone.
-  for (const PutResult& result : folder().staged(call_.sources)) {
-    if (result.shared && !lease_shared(result.object)) folder().forget(result.source);
+// Staging has failed on this node: makes the names lead to the source, if the user allows it or the tasks read from there
+// already.
+Verdict Step::use_source(const std::string& why) {
+  const bool allowed = tasks_run() || (attempt_ != Attempt::report && call_.on_error == OnError::source);
+  // If there are no sources, they were refused, and the job has nothing to read from.
+  if (!allowed || call_.sources.empty()) return {false, why};
+  const std::string line = why + "; the job reads from the source";
+  try {
+    if (tasks_run()) say(line);  // at once: another step may hold the lock of the job's folder
+    folder().check_names(call_.sources);
+    // Links into the shared store lead nowhere once the admin's copy is gone.
+    for (const PutResult& result : folder().staged(call_.sources)) {
+      if (result.shared && !lease_shared(result.object)) folder().forget(result.source);
+    }
+    const bool all_staged = point_at_source().empty();
+    if (!all_staged && !tasks_run()) say(line);
+    progress_.done(all_staged ? "done" : "source", folder().staged(call_.sources));
+    return {};
+  } catch (const std::exception& error) {
+    return {false, error.what()};
   }
-  const std::vector<std::string> missing = point_at_source(false);
-  if (!missing.empty())
-    print_for_job(fmt::format("{}: {}; the job reads from the source", call_.hello.node, why));
-  progress_.done(missing.empty() ? "done" : "source", folder().staged(call_.sources));
 }
 
 // The part of the work that is done before the step starts.
 Verdict Step::prepare() {
-  check_sources();
+  check_shards(call_.sources);
+  folder().check_names(call_.sources);
   lease_staged();
+  Verdict outcome;
   if (background_ == nullptr) {
-    put_missing();
-    return {};
+    if (put_missing()) outcome.seconds = seconds_between(begin_ns_, monotonic_ns());
+  } else {
+    forget_changed();
+    point_at_source();
+    outcome.continues_in_background = true;
   }
-  for (const std::string& source : versions(SourceVersions::Look::now).changed()) folder().forget(source);
-  point_at_source(false);
-  return {true, "", true};
+  return outcome;
 }
 
 void Step::join_peers() {
   if (!rendezvous_ || !call_.cooperate) return;
-  peers_ = std::make_unique<PeerGroup>(*rendezvous_, exchange_of(call_), call_.hello.node);
+  Exchange::Options exchange = call_.exchange;
+  exchange.key = RendezvousAddress::from_environment().key;
+  exchange.step = call_.hello.step_name();
+  exchange.node_id = call_.hello.node_id;
+  exchange.chunk_bytes = ChunkPlan::kChunkBytes;
+  peers_ = std::make_unique<PeerGroup>(*rendezvous_, exchange, call_.hello.node);
   // Usually all nodes lack the network then; lockstep-doctor names each node that does.
-  if (!call_.peer_networks.empty() && !peers_->uses_peer_network() && call_.hello.node_id == 0)
-    print_for_job(
-        call_.hello.node +
-        ": no interface has an address in peer_network (lockstep.conf), so the nodes send data to each other over the network that leads to srun: run lockstep-doctor on the nodes");
+  if (!exchange.peer_networks.empty() && !peers_->uses_peer_network() && call_.hello.node_id == 0)
+    say("no interface has an address in peer_network (lockstep.conf), so the nodes send data to each other over the network that leads to srun: run lockstep-doctor on the nodes");
 }
 
 Verdict Step::stage() {
   try {
     // In the background the exchange begins when all nodes have started.
-    if (background_ == nullptr && call_.problem.empty()) join_peers();
+    if (background_ == nullptr) join_peers();
     return prepare();
   } catch (const std::exception& error) {
     peers_.reset();  // other nodes get its chunks elsewhere
-    return failed(error.what());
+    return use_source(error.what());
   }
 }
 
-// The verdict of a node whose staging has failed.
-Verdict Step::failed(const std::string& why) {
-  // If there are no sources, they were refused, and the job has nothing to read from.
-  if (!to_source() || call_.sources.empty()) return {false, why};
-  try {
-    fall_back(why);
-    return {};
-  } catch (const std::exception& second) {
-    return {false, second.what()};
-  }
-}
-
-void Step::agree(const Verdict& here) {
+void Step::agree(const Verdict& outcome) {
   outcome_sent_ = true;
   if (!rendezvous_) {
-    if (here.good) return;
-    print_for_job(call_.hello.node + ": " + here.why);
+    if (outcome.good) return;
+    say(outcome.why);
     end_failed();
   }
-  const Verdict verdict = ask_srun(here);
+  const Verdict verdict = ask_srun(outcome);
   if (!verdict.good) end_failed();
-  if (!verdict.times.empty())
-    print_for_job(
-        fmt::format("{}: staged on {} nodes in {}", call_.hello.node, call_.hello.nodes, verdict.times));
+  if (!verdict.times.empty()) say(fmt::format("staged on {} nodes in {}", call_.hello.nodes, verdict.times));
   // An earlier process of this node was killed after all nodes had their data.
-  if (!here.good) progress_.done("done", folder().staged(call_.sources));
+  if (!outcome.good) progress_.done("done", folder().staged(call_.sources));
 }
 
 // Asks again if the connection is lost after this node has sent its outcome: the other nodes may already have
 // started the step.
-Verdict Step::ask_srun(const Verdict& here) {
+Verdict Step::ask_srun(const Verdict& outcome) {
   try {
-    return rendezvous_->agree(here);
+    return rendezvous_->agree(outcome);
   } catch (const Error& lost) {
     try {
       Hello hello = call_.hello;
       hello.replaces_process = true;  // srun may not have noticed that the first connection is lost
-      return Rendezvous(RendezvousAddress::from_environment(), hello, [](const std::string&) {}).agree(here);
+      return Rendezvous(RendezvousAddress::from_environment(), hello, [](const std::string&) {})
+          .agree(outcome);
     } catch (const Error&) {
       say_first(lost.what());
       end_failed();
@@ -378,16 +345,12 @@ Verdict Step::ask_srun(const Verdict& here) {
   }
 }
 
-// Also replaces names that already lead to local files: an unfinished copy was not checked as a whole.
-void Step::go_on_from_source(const std::string& why) {
-  print_for_job(fmt::format("{}: {}; the job goes on reading from the source", call_.hello.node, why));
-  try {
-    point_at_source(true);
-    progress_.done("source", folder().staged(call_.sources));
-  } catch (const std::exception& error) {
-    print_for_job(fmt::format("{}: {}", call_.hello.node, error.what()));
-    progress_.failed();
-  }
+// Staging has failed while the tasks run.
+void Step::end_staging(const std::string& why) {
+  const Verdict outcome = use_source(why);
+  if (outcome.good) return;
+  say(outcome.why);
+  progress_.failed();
 }
 
 void Step::stage_in_background() {
@@ -396,28 +359,20 @@ void Step::stage_in_background() {
     put_missing();
   } catch (const std::exception& error) {
     peers_.reset();
-    go_on_from_source(error.what());
+    end_staging(error.what());
   }
 }
 
 void Step::run() {
-  const std::uint64_t begin_ns = monotonic_ns();
-  if (spans_nodes()) meet();
-  Verdict here = stage();
-  if (added_) here.seconds = seconds_between(begin_ns, monotonic_ns());
-  agree(here);
+  if (tasks_run()) return end_staging(call_.problem);  // an earlier process failed
+  if (call_.hello.nodes > 1) meet();
+  const Verdict outcome = attempt_ == Attempt::stage ? stage() : use_source(call_.problem);
+  agree(outcome);
   if (background_ == nullptr) return;
   background_->release(0);
-  if (here.more) stage_in_background();
+  if (outcome.continues_in_background) stage_in_background();
   peers_.reset();
 }
-
-// The work of a child process of the step. If it gets stuck in a system call, the next child does less.
-enum class Attempt {
-  stage,
-  use_source,  // the names lead to the source
-  report,      // the other nodes learn the reason
-};
 
 // The next attempt after one that got stuck.
 std::optional<Attempt> next_after(Attempt attempt, bool disk_is_stuck, OnError on_error) {
@@ -428,44 +383,39 @@ std::optional<Attempt> next_after(Attempt attempt, bool disk_is_stuck, OnError o
 
 // Runs the step in a child process, and returns there. If the child is stuck in a system call, or is killed while the
 // step runs, another child reports that and, if it can, makes the names lead to the source.
-void stage_in_child(StepCall call, Background* background) {
+void stage_in_child(StepCall call, Attempt first, Background* background) {
   SuperviseOptions options;
   if (call.hello.nodes > 1) options.call_timeout = call_timeout(call);  // a single node delays no other
-  options.disk_folders = {call.cache, call.shared};
-  options.disk_name = fmt::format("the local disk of {} ({})", call.hello.node, call.cache);
-  const auto finish = [&](int code) { background != nullptr ? background->end(code) : ::_exit(code); };
-  const auto step_started = [&] { return background != nullptr && background->released(); };
-  for (std::optional<Attempt> attempt = Attempt::stage;;) {
-    const bool goes_on = step_started();
+  options.disk_folders = {call.put.cache_dir, call.put.shared};
+  options.disk_name = fmt::format("the local disk of {} ({})", call.hello.node, call.put.cache_dir.string());
+  const auto finish = [&](int code) {
+    if (background != nullptr) background->end(code);
+    ::_exit(code);
+  };
+  for (std::optional<Attempt> attempt = first;;) {
     const std::optional<ChildEnd> end = run_supervised(options);
     if (!end) {
       if (background != nullptr) background->end_with_step();
-      Step step(call, background);
-      if (goes_on) {
-        step.go_on_from_source(call.problem);
-      } else {
-        step.run();
-      }
+      Step(call, *attempt, background).run();
       if (background != nullptr) ::_exit(0);  // the calling process has already ended
       return;
     }
-    std::string why = end->stuck;
-    if (!why.empty()) {
+    const bool tasks_run = background != nullptr && background->released();
+    call.problem = end->stuck;
+    if (!end->stuck.empty()) {
       end_child(end->pid);
-    } else if (attempt == Attempt::stage && step_started() && end->signal() > 0 && background->step_runs()) {
-      why = fmt::format("staging was ended by signal {}", end->signal());
+    } else if (attempt == Attempt::stage && tasks_run && end->signal() > 0 && background->step_runs()) {
+      call.problem = fmt::format("staging was ended by signal {}", end->signal());
     } else {
       finish(end->code);
     }
     attempt = next_after(*attempt, end->disk, call.on_error);
-    if (step_started() && attempt != Attempt::use_source) {
-      print_for_job(fmt::format("{}: {}", call.hello.node, why));
+    if (tasks_run && attempt != Attempt::use_source) {
+      print_for_job(fmt::format("{}: {}", call.hello.node, call.problem));
       StepProgress(call.record, call.hello).failed();
       finish(0);
     }
     if (!attempt) finish(1);
-    if (attempt == Attempt::report) call.on_error = OnError::fail;
-    call.problem = why;
     call.hello.replaces_process = true;
   }
 }
@@ -475,11 +425,12 @@ void stage_in_child(StepCall call, Background* background) {
 void stage_step(const StepCall& call) {
   // A write to a closed connection or job output must fail, and must not end the process.
   ::signal(SIGPIPE, SIG_IGN);
-  if (!call.cpus.empty()) bind_this_thread(parse_cpu_list(call.cpus));
+  if (!call.cpus.empty()) bind_this_thread(call.cpus);
+  const Attempt first = call.problem.empty() ? Attempt::stage : Attempt::use_source;
   Background* const background =
       call.mode == StepMode::background ? &Background::start(UniqueFd(call.watch_fd)) : nullptr;
-  if (background == nullptr && call.hello.nodes == 1) return Step(call, nullptr).run();
-  stage_in_child(call, background);
+  if (background == nullptr && call.hello.nodes == 1) return Step(call, first, nullptr).run();
+  stage_in_child(call, first, background);
 }
 
 }  // namespace lockstep::transfer

@@ -8,9 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "common/file_system.h"
-#include "common/leaf/subnet.h"
 #include "staging/rendezvous/rendezvous_outcome.h"
+#include "staging/transfer/exchange/exchange.h"
 #include "staging/transfer/put_options.h"
 
 namespace lockstep::transfer {
@@ -23,19 +22,17 @@ enum class OnError : std::uint8_t { fail, source };
 struct StepCall {
   Hello hello;
   std::vector<std::string> sources;
-  std::string cache, record, problem;
-  Verify verify = Verify::quick;
+  std::string problem;  ///< why this node cannot stage, or ""
   StepMode mode = StepMode::block;
   OnError on_error = OnError::fail;
   bool cooperate = true;
-  std::uint64_t quota = 0, total = 0, bandwidth = 0;  // bytes, bytes a second; 0: no limit
-  int keep = 600;                                     // seconds
-  std::uint32_t restart = 0;                          // how often the job was queued again
-  int source_patience = 0;                            // seconds for a system call; 0: default_call_timeout()
-  std::string shared, lease, ports, cpus;
-  std::vector<Subnet> peer_networks;  // as Exchange::Options
-  int watch_fd = -1;                  // pipe: background staging ends when its other end is closed
-  FileSystem* file_system = nullptr;  // as in PutOptions
+  std::string record;          ///< folder of the step's records; "" for none
+  std::uint32_t restart = 0;   ///< how often the job was queued again
+  int call_timeout = 0;        ///< seconds for a system call; 0: default_call_timeout()
+  std::vector<int> cpus;       ///< to run on; empty for all
+  int watch_fd = -1;           ///< pipe: background staging ends when its other end is closed
+  PutOptions put;              ///< without the functions, which the step sets
+  Exchange::Options exchange;  ///< ports and networks; the step sets the rest
 };
 
 /// Returns when the step may start. If it may not, ends the process with code 1, after one line from here or

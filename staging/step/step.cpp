@@ -11,6 +11,8 @@
 
 #include "common/environment.h"
 #include "common/error.h"
+#include "common/leaf/cpu_list.h"
+#include "common/leaf/number.h"
 #include "common/leaf/subnet.h"
 #include "staging/cache/store.h"
 #include "staging/rendezvous/rendezvous_server.h"
@@ -36,6 +38,15 @@ void run_rendezvous(int wait_seconds) {
   server.run(alive);
 }
 
+void set_ports(const std::string& range, Exchange::Options& exchange) {
+  const std::size_t dash = range.find('-');
+  const auto low = to_number<std::uint16_t>(range.substr(0, dash));
+  const auto high = dash == std::string::npos ? low : to_number<std::uint16_t>(range.substr(dash + 1));
+  if (dash == std::string::npos || !low || !high) fail_usage("--ports '{}': must be LOW-HIGH", range);
+  exchange.first_port = *low;
+  exchange.last_port = *high;
+}
+
 }  // namespace
 
 void add_step_verbs(Tool& tool) {
@@ -48,7 +59,7 @@ void add_step_verbs(Tool& tool) {
     stage_step(*call);
   });
   step.add_option("source", call->sources, "Absolute paths of packs, shards, patterns");
-  step.add_option("--cache", call->cache, "The user's store on this node")->required();
+  step.add_option("--cache", call->put.cache_dir, "The user's store on this node")->required();
   step.add_option("--job", call->hello.job, "Slurm's job number")->required();
   step.add_option("--restart", call->restart, "How often Slurm has queued the job again");
   step.add_option("--step", call->hello.step, "Slurm's step")->required();
@@ -58,7 +69,7 @@ void add_step_verbs(Tool& tool) {
   step.add_option("--node-list", call->hello.node_list, "Names of the step's nodes, in Slurm's brackets");
   step.add_option("--component", call->hello.component, "Which component of a heterogeneous step this is");
   step.add_option_function<std::string>(
-      "--verify", [call](const std::string& word) { call->verify = parse_verify(word); },
+      "--verify", [call](const std::string& word) { call->put.verify = parse_verify(word); },
       "How a copy in the cache is checked before it is used: quick, full or off");
   step.add_option("--record", call->record, "Folder of the step's records");
   step.add_option("--problem", call->problem, "Why this node cannot stage: reported to the other nodes");
@@ -68,28 +79,34 @@ void add_step_verbs(Tool& tool) {
   add_choice<OnError>(step, "--on-error", call->on_error,
                       {{"fail", OnError::fail}, {"source", OnError::source}},
                       "fail: end the step; source: read from the source");
-  step.add_option("--quota", call->quota, "Bytes that the user may have in the store; 0: any");
-  step.add_option("--total", call->total, "Bytes that all users may have on this node; 0: any");
-  step.add_option("--keep", call->keep, "Seconds that an object stays after its last use")
+  step.add_option("--quota", call->put.limits.quota, "Bytes that the user may have in the store; 0: any");
+  step.add_option("--total", call->put.limits.total, "Bytes that all users may have on this node; 0: any");
+  step.add_option_function<int>(
+          "--keep", [call](int seconds) { call->put.limits.keep = std::chrono::seconds(seconds); },
+          "Seconds that an object stays after its last use")
       ->check(CLI::NonNegativeNumber);
-  step.add_option("--shared", call->shared, "The store that the admin fills");
-  step.add_option("--lease", call->lease, "File whose lock protects this step's objects from eviction");
-  step.add_option("--bandwidth", call->bandwidth, "Bytes a second read from the source; 0: any");
+  step.add_option("--shared", call->put.shared, "The store that the admin fills");
+  step.add_option("--lease", call->put.lease, "File whose lock protects this step's objects from eviction");
+  step.add_option("--bandwidth", call->put.bandwidth, "Bytes a second read from the source; 0: any");
   step.add_option(
-      "--source-patience", call->source_patience,
+      "--source-patience", call->call_timeout,
       "Seconds after which a call to the source that does not return fails this node; 0: automatic");
   step.add_option("--watch-fd", call->watch_fd, "Pipe: background staging ends when its other end is closed");
-  step.add_option("--cpus", call->cpus, "CPUs to run on, as 0-3,8");
+  step.add_option_function<std::string>(
+      "--cpus", [call](const std::string& list) { call->cpus = parse_cpu_list(list); },
+      "CPUs to run on, as 0-3,8");
   add_choice<bool>(step, "--cooperate", call->cooperate, {{"on", true}, {"off", false}},
                    "on: read the source once for all nodes of the step");
-  step.add_option("--ports", call->ports, "Ports to exchange chunks on, as LOW-HIGH");
+  step.add_option_function<std::string>(
+      "--ports", [call](const std::string& range) { set_ports(range, call->exchange); },
+      "Ports to exchange chunks on, as LOW-HIGH");
   step.add_option_function<std::vector<std::string>>(
           "--peer-network",
           [call](const std::vector<std::string>& networks) {
             for (const std::string& text : networks) {
               const std::optional<Subnet> network = Subnet::parse(text);
               if (!network) fail_usage("--peer-network '{}': must be a network such as 10.1.0.0/16", text);
-              call->peer_networks.push_back(*network);
+              call->exchange.peer_networks.push_back(*network);
             }
           },
           "Networks on which the step's nodes reach each other; the first that a node has")

@@ -69,16 +69,12 @@ class StepFolder {
   /// whole folder.
   void point_at(const SourceLinks& links);
 
-  /// As point_at(), for tasks that run: if the name is a folder with a link for each file, it stays, and its files
-  /// become links to the source again.
-  void return_to(const SourceLinks& links);
-
   /// Replaces the symbolic link to one file of a source, if there is one, by a link to the local copy.
   void replace_file(const std::string& source, const std::string& name, const std::filesystem::path& copy);
 
   /// Replaces the link to a folder by a folder with one link for each file, so that the files can be replaced
   /// one by one.
-  void expand_folder_link(const SourceLinks& links, const std::vector<std::string>& names);
+  void expand_folder_link(const Source& source, const std::vector<std::string>& names);
 
   /// The results of these sources, if this job has staged them on this node.
   std::vector<PutResult> staged(const std::vector<std::string>& sources) const;

@@ -36,13 +36,13 @@ void StepProgress::update(const std::string& source, const PutProgress& now) {
   so_far.from_source = now.from_source;
   so_far.from_peers = now.from_peers;
   so_far.seconds = seconds;
-  write("staging", {so_far}, source, now.done);
+  write("staging", {so_far}, now.done);
 }
 
 void StepProgress::done(const std::string& state, const std::vector<PutResult>& results) {
   const std::lock_guard lock(mutex_);
   done_ = true;
-  write(state, results, "", 0);
+  write(state, results);
 }
 
 void StepProgress::failed() {
@@ -54,17 +54,10 @@ void StepProgress::failed() {
 }
 
 void StepProgress::write(const std::string& state, const std::vector<PutResult>& results,
-                         const std::string& source, std::uint64_t bytes_done) {
+                         std::optional<std::uint64_t> bytes_done) {
   if (folder_.empty()) return;
-  StagingRecord record{.job = hello_.job,
-                       .step = hello_.step,
-                       .node = hello_.node,
-                       .state = state,
-                       .results = results,
-                       .done = {}};
-  if (!source.empty()) record.done[source] = bytes_done;
   try {
-    write_staging_record(folder_, record);
+    write_staging_record(folder_, hello_, state, results, bytes_done);
   } catch (const Error& error) {
     // The data matters more than its record.
     print_for_job(fmt::format("{}: cannot write the record of staging: {}", hello_.node, error.what()));

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,8 +27,8 @@ class StepProgress {
   void failed();
 
  private:
-  void write(const std::string& state, const std::vector<PutResult>& results, const std::string& source,
-             std::uint64_t bytes_done);
+  void write(const std::string& state, const std::vector<PutResult>& results,
+             std::optional<std::uint64_t> bytes_done = std::nullopt);
 
   std::string folder_;
   const Hello& hello_;

@@ -91,17 +91,16 @@ std::vector<PutResult> staged_from_text(const std::string& text) {
   return results;
 }
 
-void write_staging_record(const std::filesystem::path& folder, const StagingRecord& record) {
+void write_staging_record(const std::filesystem::path& folder, const Hello& hello, const std::string& state,
+                          const std::vector<PutResult>& results, std::optional<std::uint64_t> done) {
   double seconds = 0;
-  for (const PutResult& result : record.results) seconds += result.seconds;
-  nlohmann::json sources = to_json(record.results);
-  for (nlohmann::json& source : sources) {
-    const auto done = record.done.find(source.at("source"));
-    source["done"] = done == record.done.end() ? source.at("bytes").get<std::uint64_t>() : done->second;
-  }
+  for (const PutResult& result : results) seconds += result.seconds;
+  nlohmann::json sources = to_json(results);
+  for (nlohmann::json& source : sources)
+    source["done"] = done.value_or(source.at("bytes").get<std::uint64_t>());
   const nlohmann::json text{
-      {"version", 1},          {"job", record.job},  {"step", record.step},          {"node", record.node},
-      {"state", record.state}, {"seconds", seconds}, {"sources", std::move(sources)}};
+      {"version", 1},   {"job", hello.job},   {"step", hello.step},           {"node", hello.node},
+      {"state", state}, {"seconds", seconds}, {"sources", std::move(sources)}};
   constexpr mode_t kForTheGroup = 0640;
   write_file_atomically(folder / "staging.json",
                         text.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n",

@@ -5,10 +5,11 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "staging/rendezvous/rendezvous_outcome.h"
 #include "staging/transfer/put_options.h"
 
 namespace lockstep::transfer {
@@ -30,18 +31,11 @@ std::vector<PutResult> staged_from_text(const std::string& text);
 /// {"version":1, "job":…, "step":…, "node":…, "state":"staging"|"done"|"source"|"failed", "seconds":…,
 ///  "sources":[{"source":…, "path":…, "object":…, "bytes":…, "done":…, "from_source":…, "from_peers":…,
 ///  "hit":…, "shared":…, "seconds":…}]}
-/// "bytes" is the size of the source, "done" the part of it that is here. During staging the file is replaced
-/// atomically about once a second.
-struct StagingRecord {
-  std::uint32_t job = 0;
-  std::string step;
-  std::string node;
-  std::string state = "done";
-  std::vector<PutResult> results;
-  std::map<std::string, std::uint64_t> done;  ///< by source, for incomplete ones
-};
-
-void write_staging_record(const std::filesystem::path& folder, const StagingRecord& record);
+/// "bytes" is the size of the source, "done" the part of it that is here: if `done` is set, that part of each result. During
+/// staging the file is replaced atomically about once a second.
+void write_staging_record(const std::filesystem::path& folder, const Hello& hello, const std::string& state,
+                          const std::vector<PutResult>& results,
+                          std::optional<std::uint64_t> done = std::nullopt);
 
 /// "43 % of 12.3 GiB, 512 MiB/s, 14 s left"
 std::string progress_line(const PutProgress& progress, double seconds);

@@ -32,7 +32,7 @@ struct PutArguments {
   std::string key_file;
   std::string quota, total, bandwidth;
   int keep = -1;
-  int source_patience = 0;
+  int call_timeout = 0;
   std::string shared;
 };
 
@@ -51,7 +51,7 @@ std::vector<PutResult> put_together(const PutArguments& arguments, const PutOpti
   nodes.nodes = arguments.nodes;
   nodes.node_id = arguments.node_id;
   nodes.key = key_of(arguments);
-  nodes.source_patience = std::chrono::seconds(arguments.source_patience);
+  nodes.call_timeout = std::chrono::seconds(arguments.call_timeout);
   nodes.stop = [](const std::string& why) {
     // The copy stays as it is; the next call continues it.
     const std::string line = "lockstep-stage: " + why + "\n";
@@ -137,7 +137,7 @@ void add_put_verb(Tool& tool) {
       ->delimiter(',');
   verb.add_option("--node-id", arguments->node_id, "This node's place in --nodes, from 0");
   verb.add_option(
-          "--source-patience", arguments->source_patience,
+          "--source-patience", arguments->call_timeout,
           "With --nodes: seconds after which a call to the source or to this node's disk that does not return fails the put; 0: 300, plus 1 for each node")
       ->check(CLI::Range(0, 86400));
   verb.add_option(

@@ -87,11 +87,7 @@ Subscription::Options ChainPut::subscription() {
                 sources_[place.source]->context().tally.count_from_peer(arrived.data.bytes().size());
                 arrivals_.add(std::move(arrived));
               },
-          .lacks =
-              [this](std::uint32_t node, std::size_t chunk) {
-                const std::lock_guard lock(accusing_);
-                sources_[plan_->place(chunk).source]->accuse(node);
-              },
+          .predecessor_lacks = [this] { predecessor_lacked_ = true; },
           .note = [this](const std::string& text) { sources_.front()->context().tally.note(text); }};
 }
 
@@ -109,9 +105,12 @@ void ChainPut::prepare() {
         return sources_[place.source]->lacks(place.chunk);
       },
       lanes());
-  std::vector<StreamChunks::Read> read;
-  for (SourcePut* const each : sources_) read.push_back(each->reader());
-  peers_.exchange().serve_chunks(topic_, std::make_shared<StreamChunks>(*plan_, *schedule_, std::move(read)));
+  const auto read = [this](std::size_t chunk, std::span<std::byte> into, pack::Digest& digest) {
+    const StreamPlan::Place place = plan_->place(chunk);
+    return sources_[place.source]->read(place.chunk, into, digest);
+  };
+  peers_.exchange().serve_chunks(topic_,
+                                 std::make_shared<StreamChunks>(StreamChunks{*plan_, *schedule_, read}));
 }
 
 // One connection decrypts about 1 GB/s on one core. Several make sense if there is more to receive than the first one

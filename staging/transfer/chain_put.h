@@ -5,7 +5,7 @@
 // object ends.
 #pragma once
 
-#include <mutex>
+#include <atomic>
 #include <optional>
 #include <vector>
 
@@ -28,6 +28,9 @@ class ChainPut {
   /// Returns when this node has all sources of the chain, checked and on disk. Throws Error.
   void run();
 
+  /// Whether a predecessor should have had chunks that it could not send.
+  bool predecessor_lacked() const { return predecessor_lacked_; }
+
  private:
   std::vector<std::size_t> lists_from_predecessor();
   Subscription::Options subscription();
@@ -39,7 +42,7 @@ class ChainPut {
   void finish_copies();
   std::size_t index_of(std::size_t number) const;
   SourcePut& source(std::size_t number) { return *sources_[index_of(number)]; }
-  Copy& copy_of(const StreamPlan::Place& place) { return sources_[place.source]->copy(); }
+  NewCopy& copy_of(const StreamPlan::Place& place) { return sources_[place.source]->copy(); }
 
   PeerGroup& peers_;
   std::size_t round_;
@@ -49,7 +52,7 @@ class ChainPut {
   std::optional<StreamPlan> plan_;
   std::optional<ChainSchedule> schedule_;
   Arrivals arrivals_;
-  std::mutex accusing_;
+  std::atomic<bool> predecessor_lacked_ = false;
 };
 
 }  // namespace lockstep::transfer

@@ -78,23 +78,23 @@ class Pieces {
       plan_.emplace(std::move(sizes), journal_.chunk_bytes);
   }
 
-  /// Checks a random chunk of a file. Returns false if its digest is not known.
-  bool check_one_of(std::size_t file, std::minstd_rand& random) const {
-    if (!plan_) return false;
+  /// Checks a random chunk of a file, if its digest is known.
+  void check_one_of(std::size_t file, std::minstd_rand& random) const {
+    if (!plan_) return;
     const std::size_t chunk =
         std::uniform_int_distribution<std::size_t>(plan_->first_chunk(file), plan_->last_chunk(file))(random);
     const auto known = std::find_if(journal_.chunks.rbegin(), journal_.chunks.rend(),
                                     [&](const DoneChunk& done) { return done.chunk == chunk; });
-    if (known == journal_.chunks.rend()) return false;
+    if (known == journal_.chunks.rend()) return;
     pack::Hasher hasher;
     for (const Extent& extent : plan_->extents(chunk)) hash(extent, hasher);
-    return hasher.digest() == known->digest || check_files(chunk);
+    if (hasher.digest() != known->digest) check_files(chunk);
   }
 
  private:
   std::filesystem::path path(std::size_t file) const { return folder_ / files_[file].name; }
-  /// Throws Error if a file of the chunk is damaged. Returns false otherwise: the journal's digest is wrong then.
-  bool check_files(std::size_t chunk) const {
+  /// Throws Error if a file of the chunk is damaged. Otherwise the journal's digest is wrong.
+  void check_files(std::size_t chunk) const {
     for (const Extent& extent : plan_->extents(chunk)) {
       try {
         check_digest(folder_, files_[extent.file]);
@@ -102,7 +102,6 @@ class Pieces {
         fail("{}, between bytes {} and {}", damage.what(), extent.offset, extent.offset + extent.bytes);
       }
     }
-    return false;
   }
   void hash(const Extent& extent, pack::Hasher& hasher) const {
     const UniqueFd fd = open_file(path(extent.file), O_RDONLY | O_NOFOLLOW);
@@ -121,19 +120,6 @@ class Pieces {
   ChunkJournal::Content journal_;
   std::optional<ChunkPlan> plan_;
 };
-
-// Checks that a random part of a large file can be read, if only the digest of the whole file is known.
-void read_somewhere(const std::filesystem::path& folder, const cache::ObjectFile& file,
-                    std::minstd_rand& random) {
-  const std::filesystem::path path = folder / file.name;
-  const UniqueFd fd = open_file(path, O_RDONLY | O_NOFOLLOW);
-  std::vector<std::byte> buffer(kLargestSample);
-  const std::uint64_t at =
-      std::uniform_int_distribution<std::uint64_t>(0, (file.size - 1) / kLargestSample)(random) *
-      kLargestSample;
-  if (FileSystem::real().read_at(fd.get(), buffer, at, path) == 0)
-    fail("{}: ends at byte {}", path.string(), at);
-}
 
 using Checked = std::function<void(std::uint64_t bytes)>;
 
@@ -160,8 +146,8 @@ void check_files(const std::filesystem::path& folder, Verify verify, int threads
     const std::size_t f = any(random);
     if (info.files[f].size <= kLargestSample) {
       check_digest(folder, info.files[f]);
-    } else if (read++ < kPieces && !pieces.check_one_of(f, random)) {
-      read_somewhere(folder, info.files[f], random);
+    } else if (read++ < kPieces) {
+      pieces.check_one_of(f, random);
     }
   }
 }

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
-#include <set>
 
 #include "common/error.h"
 #include "staging/transfer/chain_put.h"
@@ -117,11 +116,13 @@ class SourceBatch {
       for (const auto& source : sources_) source->keep();
       throw;
     }
-    const bool late = std::any_of(contents.begin(), contents.end(), [](const auto& message) {
-      return message.second.contains("late") || message.second.contains("corrupt_senders");
-    });
+    const bool late = std::any_of(contents.begin(), contents.end(),
+                                  [](const auto& message) { return message.second.contains("late"); });
     if (!late) chains_.clear();
-    for (std::size_t s = 0; s < sources_.size(); ++s) settle(contents, s);
+    for (std::size_t s = 0; s < sources_.size(); ++s) {
+      check_equal(contents, s);
+      remove_if_damaged(s);
+    }
     // Other steps may wait for these copies, so they are published before this node waits for theirs.
     for (const auto& source : sources_) {
       if (source->is_here() || source->needed()) done(source->context(), source->take_result());
@@ -171,57 +172,45 @@ class SourceBatch {
 
   json contents_message() const {
     json contents = json::object();
-    json corrupt = json::object();
     for (std::size_t s = 0; s < sources_.size(); ++s) {
-      const std::string number = std::to_string(s);
-      if (const std::string content = sources_[s]->content(); !content.empty()) contents[number] = content;
-      if (!sources_[s]->corrupt_senders().empty()) corrupt[number] = sources_[s]->corrupt_senders();
+      if (const std::string content = sources_[s]->content(); !content.empty())
+        contents[std::to_string(s)] = content;
     }
     const bool waits =
         std::any_of(parts_.begin(), parts_.end(), [](const ChainPart& part) { return !part.in_ring(); });
+    const bool lacked = std::any_of(chains_.begin(), chains_.end(),
+                                    [](const auto& chain) { return chain && chain->predecessor_lacked(); });
     json message = json::object();
     if (!contents.empty()) message["contents"] = std::move(contents);
-    if (!corrupt.empty()) message["corrupt_senders"] = std::move(corrupt);
-    if (waits) message["late"] = 1;
+    if (waits || lacked) message["late"] = 1;
     return message;
   }
 
-  // If other nodes got wrong bytes from this node's copy, which only a quick check had found good, checks all of it. If
-  // no index tells which bytes are right, no node publishes a copy.
-  void settle(const Messages& messages, std::size_t s) {
+  // If no index tells which bytes are right, no node publishes its copy. Holders have checked theirs, so it is the source
+  // that changed.
+  void check_equal(const Messages& messages, std::size_t s) {
+    std::map<std::string, std::vector<std::string>> nodes;  // by what they got
     const std::string number = std::to_string(s);
-    std::set<std::string> contents;
-    bool accused = false;
     for (const auto& [node, message] : messages) {
-      const json all = message.value("contents", json::object());
-      if (all.contains(number)) contents.insert(all.at(number).get<std::string>());
-      for (const json& sender : message.value("corrupt_senders", json::object()).value(number, json::array()))
-        accused = accused || sender == peers_.self();
+      const json contents = message.value("contents", json::object());
+      if (contents.contains(number))
+        nodes[contents.at(number).get<std::string>()].push_back(peers_.name(node));
     }
-    const bool differing = contents.size() > 1;
-    if (!differing && !accused) return;
-    // It must no longer be served when it is removed.
+    if (nodes.size() < 2) return;
+    std::string groups;
+    for (const auto& [content, names] : nodes) groups += (groups.empty() ? "" : "; ") + join_names(names);
+    fail(
+        "{}: the nodes got different bytes ({}): stage it again when nobody writes to it, or pack it, so that an index can tell which of them are right",
+        sources_[s]->context().source.name, groups);
+  }
+
+  // This node serves it until then, and gets it from the other nodes afterwards.
+  void remove_if_damaged(std::size_t s) {
+    if (!sources_[s]->damaged()) return;
     for (std::size_t c = 0; c < chains_.size(); ++c) {
       if (std::binary_search(parts_[c].sources.begin(), parts_[c].sources.end(), s)) chains_[c].reset();
     }
-    const std::string damage = sources_[s]->remove_if_damaged();
-    if (differing) fail_differing(s, damage);
-  }
-
-  [[noreturn]] void fail_differing(std::size_t s, const std::string& damage) {
-    const std::string& name = sources_[s]->context().source.name;
-    std::string members;
-    for (const auto& [node, message] :
-         peers_.gather(fmt::format("damage:{}:{}", round_, s), json{{"damage", damage}})) {
-      const std::string text = message.at("damage");
-      if (!text.empty()) {
-        fail("{}: {}'s copy in its cache was damaged ({}); stage it again", name, peers_.name(node), text);
-      }
-      members += (members.empty() ? "" : ", ") + peers_.name(node);
-    }
-    fail(
-        "{}: {} got different bytes; stage it again when nobody writes to it, or pack it, so that an index can tell which of them are right",
-        name, members);
+    sources_[s]->remove_if_damaged();
   }
 
   PeerGroup& peers_;

@@ -46,16 +46,25 @@ std::string name_for(const Manifest& manifest) {
 
 }  // namespace
 
-FileState FileState::of(const struct stat& status) {
-  constexpr std::int64_t kSecond = 1'000'000'000;
-  return {static_cast<std::uint64_t>(status.st_size),
-          status.st_mtim.tv_sec * kSecond + status.st_mtim.tv_nsec, status.st_ino};
+std::vector<std::uint64_t> sizes_of(const std::vector<ManifestFile>& files) {
+  std::vector<std::uint64_t> sizes(files.size());
+  std::transform(files.begin(), files.end(), sizes.begin(),
+                 [](const ManifestFile& file) { return file.size; });
+  return sizes;
 }
 
-std::uint64_t Manifest::bytes() const {
-  std::uint64_t sum = 0;
-  for (const ManifestFile& file : files) sum += file.size;
-  return sum;
+std::vector<std::string> names_of(const std::vector<ManifestFile>& files) {
+  std::vector<std::string> names(files.size());
+  std::transform(files.begin(), files.end(), names.begin(),
+                 [](const ManifestFile& file) { return file.name; });
+  return names;
+}
+
+std::vector<ManifestFile> shards_of(const pack::Index& index) {
+  std::vector<ManifestFile> files;
+  for (std::size_t s = 0; s < index.shards(); ++s)
+    files.push_back({std::string(index.shard_name(s)), index.shard(s).size, {}, index.shard(s).digest});
+  return files;
 }
 
 Manifest look_at(const Source& source) {
@@ -104,7 +113,7 @@ Manifest look_at(const Source& source) {
 void check_unchanged(const Manifest& manifest) {
   if (!manifest.packed()) return;
   const std::optional<IndexState> now = index_state(manifest.source);
-  if (!now || !same(manifest.index, *now)) {
+  if (now != manifest.index) {
     fail("{} changed while it was copied; stage it again when nobody writes to it", manifest.folder.string());
   }
 }

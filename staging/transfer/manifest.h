@@ -4,8 +4,6 @@
 // Threads: values; functions are safe from any.
 #pragma once
 
-#include <sys/stat.h>
-
 #include <cstdint>
 #include <filesystem>
 #include <optional>
@@ -14,23 +12,10 @@
 
 #include "staging/pack/digest.h"
 #include "staging/pack/format.h"
+#include "staging/pack/index.h"
 #include "staging/transfer/source.h"
 
 namespace lockstep::transfer {
-
-/// While this is the same, the file is unchanged.
-struct FileState {
-  std::uint64_t size = 0;
-  std::int64_t mtime_ns = 0;
-  std::uint64_t inode = 0;
-
-  static FileState of(const struct stat& status);
-  /// Whether `now` is the same file. A state from another node has inode 0, because inodes differ there.
-  bool fits(const FileState& now) const {
-    return size == now.size && mtime_ns == now.mtime_ns && (inode == 0 || inode == now.inode);
-  }
-  friend bool operator==(const FileState&, const FileState&) = default;
-};
 
 struct ManifestFile {
   std::string name;  ///< below the folder
@@ -38,6 +23,11 @@ struct ManifestFile {
   std::optional<FileState> state;      ///< as this node saw it; not read for the shards of a pack
   std::optional<pack::Digest> digest;  ///< if the source has an index
 };
+
+std::vector<std::uint64_t> sizes_of(const std::vector<ManifestFile>& files);
+std::vector<std::string> names_of(const std::vector<ManifestFile>& files);
+/// The shards that an index lists, with their digests.
+std::vector<ManifestFile> shards_of(const pack::Index& index);
 
 struct Manifest {
   Source source;
@@ -52,7 +42,6 @@ struct Manifest {
   std::string object;      ///< the object's name: 32 hex digits of all this
 
   bool packed() const { return format == pack::Format::tar; }
-  std::uint64_t bytes() const;
   /// The source as object.json names it.
   std::string shown() const { return (one_file ? folder / main : folder).string(); }
 };

@@ -63,6 +63,15 @@ std::vector<std::size_t> named_shards(const pack::Index& index, const Source& so
   return shards;
 }
 
+// Of the list of files: a journal of another list is not used.
+pack::Digest digest_of(const std::vector<ManifestFile>& files) {
+  std::string text;
+  for (const ManifestFile& file : files) {
+    text += fmt::format("{}\n{}\n{}\n", file.name, file.size, file.digest ? pack::to_hex(*file.digest) : "");
+  }
+  return pack::digest_of(std::as_bytes(std::span(text)));
+}
+
 [[noreturn]] void index_changed(const Source& source) {
   fail("{} changed while it was copied; stage it again when nobody writes to it",
        source.index_file().string());
@@ -73,7 +82,7 @@ std::vector<std::size_t> named_shards(const pack::Index& index, const Source& so
 void fetch_index(const PutContext& context, const BegunCopy& begun) {
   const Source& source = context.source;
   const fs::path file = source.shards.empty() ? index_in(begun) : whole_index(begun);
-  const auto size = static_cast<std::uint64_t>(begun.manifest.index.status.st_size);
+  const std::uint64_t size = begun.manifest.index.file.size;
   const std::uint64_t copied = retry_source(context.options.source_pause, [&] {
     context.system.unlink_if_there(file);
     const UniqueFd from = context.system.open(source.index_file(), O_RDONLY);
@@ -93,8 +102,9 @@ void rescan_source(const PutContext& context, Manifest& manifest) {
   Manifest seen = retry_source(context.options.source_pause, [&] { return look_at(context.source); });
   refuse_own_cache(context, seen);
   if (!manifest.seen_state.empty() && state_digest(seen) != manifest.seen_state) {
-    fail("{} is not what {} sees there; stage it again when nobody writes to it, and all nodes see the same",
-         context.source.name, manifest.seen_by);
+    fail(
+        "{} changed while it was being staged (node {} read another version): stop the writers and stage again",
+        context.source.name, manifest.seen_by);
   }
   seen.object = manifest.object;
   manifest = std::move(seen);
@@ -102,8 +112,7 @@ void rescan_source(const PutContext& context, Manifest& manifest) {
 
 BegunCopy begin_copy(const PutContext& context, const Manifest& manifest, CopyLock lock) {
   const bool packed = manifest.packed();
-  BegunCopy begun = begin(context, manifest, std::move(lock),
-                          packed ? static_cast<std::uint64_t>(manifest.index.status.st_size) : 0);
+  BegunCopy begun = begin(context, manifest, std::move(lock), packed ? manifest.index.file.size : 0);
   if (packed) {
     fetch_index(context, begun);
   } else if (manifest.files.empty()) {
@@ -116,7 +125,11 @@ BegunCopy begin_copy_with_list(const PutContext& context, const Manifest& manife
                                const std::string& list) {
   const bool packed = manifest.packed();
   BegunCopy begun = begin(context, manifest, std::move(lock), packed ? list.size() : 0);
-  packed ? write_index(context, begun, list) : list_from_text(list, begun.manifest);
+  if (packed) {
+    write_index(context, begun, list);
+  } else {
+    list_from_text(list, begun.manifest);
+  }
   return begun;
 }
 
@@ -125,84 +138,156 @@ std::string list_text(const Manifest& manifest, const fs::path& files) {
 }
 
 NewCopy::NewCopy(const PutContext& context, BegunCopy begun, bool check_source)
-    : context_(context), begun_(std::move(begun)) {
-  list_files(check_source);
-  side_indexes_ = std::make_unique<SideIndexes>(context_.system, context_.limit, begun_.manifest, files_);
-  progress_.total = list_bytes_;
-  for (const ManifestFile& file : files_) progress_.total += file.size;
+    : context_(context),
+      begun_(std::move(begun)),
+      files_(list_files()),
+      side_indexes_(context_.system, context_.limit, begun_.manifest, files_),
+      plan_(sizes_of(files_), context_.options.chunk_bytes),
+      source_(context_.system, source_folder(), files_, plan_, context_.limit, context_.options.source_pause),
+      local_(context_.system, begun_.incoming->files(), names_of(files_), plan_) {
+  if (check_source && begun_.manifest.packed()) check_shards_at_source();
+  progress_.total = list_bytes_ + plan_.total_bytes();
   with_source_in_error(context_, "",
-                       [&] { begun_.incoming->reserve(progress_.total + side_indexes_->bytes()); });
-  CopyOptions options = copy_options();
+                       [&] { begun_.incoming->reserve(progress_.total + side_indexes_.bytes()); });
+  report_names();
   progressed(list_bytes_);
-  copy_ = std::make_unique<Copy>(context_.system, files_, context_.limit, std::move(options));
-  context_.tally.count_resumed(copy_->resumed_bytes());
+  ChunkStore::Options options;
+  options.journal = begun_.incoming->files().parent_path() / kJournalName;
+  options.plan = digest_of(files_);
+  options.mark_bytes = context_.options.mark_bytes;
+  options.complete = [this](std::size_t file, const pack::Digest& digest) { return check(file, digest); };
+  if (context_.options.peers != nullptr)
+    options.hashed = [this](std::size_t chunk, ChunkBuffers::Buffer data) {
+      context_.resources.recent.keep({&context_, chunk}, std::move(data));
+    };
+  store_ = std::make_unique<ChunkStore>(context_.system, local_, plan_, context_.resources.memory,
+                                        std::move(options));
+  local_.make_folders();
+  const std::uint64_t resumed = store_->resume(threads());
+  if (resumed > 0) progressed(resumed);
+  context_.tally.count_resumed(resumed);
 }
 
 NewCopy::~NewCopy() {
-  if (copy_ && copy_->source_failed()) keep();
+  if (source_.failed()) keep();
 }
 
 void NewCopy::keep() noexcept {
   try {
-    copy_->mark();
+    store_->mark();
     begun_.incoming->keep();
   } catch (const std::exception&) {
     // The copy is discarded. The error that led here is the one to report.
   }
 }
 
-void NewCopy::list_files(bool check_source) {
-  if (!begun_.manifest.packed()) {
-    files_ = begun_.manifest.files;
-    return;
-  }
-  const Source& source = context_.source;
-  const pack::Index index = pack::Index::load(index_in(begun_), source.index_file());
+fs::path NewCopy::source_folder() const {
+  return begun_.manifest.packed() ? context_.source.folder : begun_.manifest.folder;
+}
+
+std::vector<ManifestFile> NewCopy::list_files() {
+  if (!begun_.manifest.packed()) return begun_.manifest.files;
+  const pack::Index index = pack::Index::load(index_in(begun_), context_.source.index_file());
   list_bytes_ = index.file_bytes();
-  for (std::size_t s = 0; s < index.shards(); ++s)
-    files_.push_back({std::string(index.shard_name(s)), index.shard(s).size, {}, index.shard(s).digest});
-  if (!check_source) return;
+  return shards_of(index);
+}
+
+void NewCopy::check_shards_at_source() const {
+  const fs::path& folder = context_.source.folder;
+  const pack::Index index = pack::Index::load(index_in(begun_), context_.source.index_file());
   parallel_for(index.shards(), PutContext::kMaxSourceThreads,
                [&](std::size_t s, const std::function<bool()>&) {
                  retry_source(context_.options.source_pause, [&] {
-                   const PendingCall call(source.folder);
-                   pack::check_shard_size(source.folder, index, s);
+                   const PendingCall call(folder);
+                   pack::check_shard_size(folder, index, s);
                  });
                });
 }
 
-CopyOptions NewCopy::copy_options() {
-  const Manifest& manifest = begun_.manifest;
+void NewCopy::report_names() {
   const PutOptions& put = context_.options;
-  CopyOptions options;
-  options.source = manifest.packed() ? context_.source.folder : manifest.folder;
-  options.target = begun_.incoming->files();
-  options.journal = begun_.incoming->files().parent_path() / kJournalName;
-  options.threads = put.threads;
-  options.chunk_bytes = put.chunk_bytes;
-  options.mark_bytes = put.mark_bytes;
-  options.source_pause = put.source_pause;
-  options.memory = &context_.resources.memory;
-  if (put.peers != nullptr)
-    options.hashed = [this](std::size_t chunk, ChunkBuffers::Buffer data) {
-      context_.resources.recent.keep({&context_, chunk}, std::move(data));
-    };
-  options.copied = [this](std::uint64_t bytes) { progressed(bytes); };
+  const bool packed = begun_.manifest.packed();
   if (put.listed) {
     std::vector<std::string> names = names_of(files_);
-    if (manifest.packed()) names.emplace_back(pack::kIndexName);
-    put.listed(context_.source.name, names);
+    if (packed) names.emplace_back(pack::kIndexName);
+    put.listed(context_.source, names);
   }
-  if (put.file) {
-    if (manifest.packed()) complete(std::string(pack::kIndexName));
-    options.complete = [this](std::size_t file) {
-      files_[file].digest ? complete(files_[file].name) : complete_unindexed(files_[file]);
-    };
-  }
-  return options;
+  if (put.file && packed) hand_out(std::string(pack::kIndexName));
 }
 
-void NewCopy::complete(const std::string& name) {
+// With small files, each thread mostly waits for the source.
+int NewCopy::threads() const {
+  constexpr int kThreads = 4;
+  constexpr std::uint64_t kSmall = 1U << 18U;
+  if (context_.options.threads > 0) return std::min(context_.options.threads, PutContext::kMaxSourceThreads);
+  const bool small = plan_.files() > 16 && plan_.total_bytes() / plan_.files() < kSmall;
+  return small ? PutContext::kMaxSourceThreads : kThreads;
+}
+
+void NewCopy::run() {
+  parallel_for(plan_.size(), threads(), [&](std::size_t chunk, const std::function<bool()>&) {
+    if (!store_->has(chunk)) read_from_source(chunk);
+  });
+  finish();
+}
+
+void NewCopy::read_from_source(std::size_t chunk) {
+  ChunkBuffers::Buffer data = context_.resources.memory.chunks.take(plan_.bytes(chunk));
+  source_.read(chunk, data.bytes());
+  const pack::Digest digest = pack::digest_of(data.bytes());
+  take(chunk, std::move(data), digest);
+}
+
+void NewCopy::take(std::size_t chunk, ChunkBuffers::Buffer data, const pack::Digest& digest) {
+  store_->put(chunk, std::move(data), digest);
+  progressed(plan_.bytes(chunk));
+}
+
+void NewCopy::finish(const std::function<void(std::size_t chunk)>& wrong) {
+  store_->finish();
+  source_.check_unchanged();
+  for (const std::size_t file : store_->damaged()) repair(file, wrong);
+}
+
+// The wrong bytes may have come from another node, from the disk, from an earlier copy of a source that was
+// repaired since, or from the source itself.
+void NewCopy::repair(std::size_t file, const std::function<void(std::size_t chunk)>& wrong) {
+  for (std::size_t chunk = plan_.first_chunk(file); chunk <= plan_.last_chunk(file); ++chunk) {
+    const ChunkBuffers::Buffer data = context_.resources.memory.chunks.take(plan_.bytes(chunk));
+    source_.read(chunk, data.bytes());
+    const pack::Digest digest = pack::digest_of(data.bytes());
+    const bool differs = digest != store_->digest(chunk);
+    if (differs && wrong) wrong(chunk);
+    if (differs || store_->read_digest(chunk) != digest) store_->replace(chunk, data, digest);
+  }
+  const pack::Digest now = store_->rehash(file);
+  if (now != *files_[file].digest) {
+    fail(
+        "{} does not match its index (xxh3 {}, {} expected): damaged, or changed after it was packed; run lockstep-pack verify, then pack again",
+        (source_folder() / files_[file].name).string(), pack::to_hex(now),
+        pack::to_hex(*files_[file].digest));
+  }
+  store_->sync_file(file);
+  complete(files_[file]);
+}
+
+bool NewCopy::check(std::size_t file, const pack::Digest& digest) {
+  if (files_[file].digest && *files_[file].digest != digest) return false;
+  complete(files_[file]);
+  return true;
+}
+
+// In the background, tasks read the file from now on.
+void NewCopy::complete(const ManifestFile& file) {
+  if (!context_.options.file) return;
+  if (file.digest) {
+    hand_out(file.name);
+  } else {
+    complete_unindexed(file);
+  }
+}
+
+void NewCopy::hand_out(const std::string& name) {
   const fs::path copy = begun_.incoming->files() / name;
   context_.system.change_mode(copy, 0444);
   context_.options.file(context_.source.name, name, copy);
@@ -219,19 +304,18 @@ void NewCopy::complete_unindexed(const ManifestFile& file) {
     if (::stat(path.c_str(), &status) != 0) return;  // publish() reports it
   }
   if (!(FileState::of(status) == *file.state)) return;
-  side_indexes_->keep_time(file, begun_.incoming->files());
-  complete(file.name);
+  side_indexes_.keep_time(file, begun_.incoming->files());
+  hand_out(file.name);
 }
 
 void NewCopy::progressed(std::uint64_t bytes) {
   const std::lock_guard lock(context_.resources.reporting);
   const PutOptions& put = context_.options;
   progress_.done += bytes;
-  begun_.incoming->set_present(progress_.done);
   if (put.progress) put.progress(context_.source.name, progress_.done, progress_.total);
   if (!put.detailed_progress) return;
   const PutResult so_far = context_.tally.result();
-  progress_.from_source = so_far.from_source + (copy_ ? copy_->bytes_from_source() : 0);
+  progress_.from_source = so_far.from_source + source_.bytes_read();
   progress_.from_peers = so_far.from_peers;
   put.detailed_progress(context_.source.name, progress_);
 }
@@ -239,24 +323,23 @@ void NewCopy::progressed(std::uint64_t bytes) {
 std::string NewCopy::content() const {
   if (begun_.manifest.packed()) return "";
   std::string text;
-  for (std::size_t f = 0; f < files_.size(); ++f) text += pack::to_hex(copy_->file_digest(f));
+  for (std::size_t f = 0; f < files_.size(); ++f) text += pack::to_hex(store_->file_digest(f));
   return pack::to_hex(pack::digest_of(std::as_bytes(std::span(text))));
 }
 
 FoundCopy NewCopy::publish() {
   const Manifest& manifest = begun_.manifest;
   retry_source(context_.options.source_pause, [&] { check_unchanged(manifest); });
-  const std::uint64_t bytes = progress_.total + side_indexes_->copy(begun_.incoming->files());
-  if (const std::string left_out = side_indexes_->left_out(); !left_out.empty())
-    context_.tally.note(left_out);
-  context_.tally.count_from_source(copy_->bytes_from_source() + side_indexes_->bytes_from_source());
+  const std::uint64_t bytes = progress_.total + side_indexes_.copy(begun_.incoming->files());
+  if (const std::string left_out = side_indexes_.left_out(); !left_out.empty()) context_.tally.note(left_out);
+  context_.tally.count_from_source(source_.bytes_read() + side_indexes_.bytes_from_source());
   cache::ObjectInfo info{.name = manifest.object,
                          .source = manifest.shown(),
                          .bytes = bytes,
                          .format = std::string(pack::name_of(manifest.format))};
   if (!manifest.packed()) {
     for (std::size_t f = 0; f < files_.size(); ++f)
-      info.files.push_back({files_[f].name, files_[f].size, pack::to_hex(copy_->file_digest(f))});
+      info.files.push_back({files_[f].name, files_[f].size, pack::to_hex(store_->file_digest(f))});
   }
   cache::Store& store = context_.store;
   context_.system.unlink_if_there(whole_index(begun_));
@@ -278,19 +361,11 @@ FoundCopy NewCopy::publish() {
 }
 
 FoundCopy find_or_copy(const PutContext& context, SourceLookup& lookup) {
-  for (;;) {
-    try {
-      SourceLookup::Result result = lookup.find_or_lock(true);
-      if (FoundCopy* const found = std::get_if<FoundCopy>(&result)) return std::move(*found);
-      NewCopy copy(context, begin_copy(context, lookup.manifest(), std::get<CopyLock>(std::move(result))),
-                   true);
-      copy.copy().run();
-      return copy.publish();
-    } catch (const cache::NoProgress& stopped) {
-      context.tally.note(fmt::format("copied again: {}", stopped.what()));
-      lookup.use_second_object();
-    }
-  }
+  SourceLookup::Result result = lookup.find_or_lock(true);
+  if (FoundCopy* const found = std::get_if<FoundCopy>(&result)) return std::move(*found);
+  NewCopy copy(context, begin_copy(context, lookup.manifest(), std::get<CopyLock>(std::move(result))), true);
+  copy.run();
+  return copy.publish();
 }
 
 }  // namespace lockstep::transfer

@@ -1,6 +1,11 @@
-// The last steps of a put: a copy of a source's files in the cache, until it is published as an object.
+// The last steps of a put: a copy of a source's files in the cache, until it is published as an object. Several threads
+// read chunks at the source, hash and write them, within one budget of memory. The chunks that an earlier, killed copy left
+// are checked and taken over.
 //
-// Threads: one at a time.
+// Memory: at most 136 MiB of buffers, and 60 bytes for each chunk of 4 MiB (15 MiB for each TiB).
+//
+// Threads: take() and read_from_source() from any; the rest belongs to one thread. run() starts its own and has joined
+// them when it returns.
 #pragma once
 
 #include <filesystem>
@@ -9,7 +14,8 @@
 #include <vector>
 
 #include "staging/cache/incoming.h"
-#include "staging/transfer/copy/copy.h"
+#include "staging/transfer/copy/chunk_store.h"
+#include "staging/transfer/copy/source_files.h"
 #include "staging/transfer/put_context.h"
 #include "staging/transfer/side_indexes.h"
 #include "staging/transfer/source_lookup.h"
@@ -45,7 +51,25 @@ class NewCopy {
   NewCopy(const NewCopy&) = delete;
   NewCopy& operator=(const NewCopy&) = delete;
 
-  Copy& copy() { return *copy_; }
+  /// Copies everything from the source. Throws Error naming the file that could not be copied; the chunks
+  /// that are durable stay for the next copy.
+  void run();
+
+  // For a copy that gets chunks from other nodes too (staging/transfer/exchange/exchange.h):
+
+  const ChunkPlan& plan() const { return plan_; }
+  ChunkStore& store() { return *store_; }
+  /// The number of threads that read from the source.
+  int threads() const;
+  /// Reads one chunk at the source and stores it.
+  void read_from_source(std::size_t chunk);
+  /// Stores a chunk.
+  void take(std::size_t chunk, ChunkBuffers::Buffer data, const pack::Digest& digest);
+  /// Hashes and syncs the rest, and checks that the source has not changed. Files with a wrong digest are
+  /// compared with the source chunk by chunk; `wrong` is called for each chunk that differs. Throws Error if
+  /// the source itself does not match its index.
+  void finish(const std::function<void(std::size_t chunk)>& wrong = {});
+
   /// Keeps what is copied for the next call.
   void keep() noexcept;
   /// One digest of all files that no index describes; "" for a pack.
@@ -54,19 +78,27 @@ class NewCopy {
   FoundCopy publish();
 
  private:
-  void list_files(bool check_source);
-  CopyOptions copy_options();
+  std::vector<ManifestFile> list_files();
+  std::filesystem::path source_folder() const;
+  void check_shards_at_source() const;
+  void report_names();
   void progressed(std::uint64_t bytes);
-  void complete(const std::string& name);
+  bool check(std::size_t file, const pack::Digest& digest);
+  void complete(const ManifestFile& file);
+  void hand_out(const std::string& name);
   void complete_unindexed(const ManifestFile& file);
+  void repair(std::size_t file, const std::function<void(std::size_t chunk)>& wrong);
 
   const PutContext& context_;
   BegunCopy begun_;
-  std::vector<ManifestFile> files_;  // a pack's shards, without its index
-  std::uint64_t list_bytes_ = 0;     // that are part of the object
-  std::unique_ptr<SideIndexes> side_indexes_;
+  std::uint64_t list_bytes_ = 0;           // that are part of the object
+  const std::vector<ManifestFile> files_;  // a pack's shards, without its index
+  SideIndexes side_indexes_;
+  ChunkPlan plan_;
+  SourceFiles source_;
+  LocalFiles local_;
   PutProgress progress_;  // under the reporting mutex
-  std::unique_ptr<Copy> copy_;
+  std::unique_ptr<ChunkStore> store_;
 };
 
 /// All steps on one node. Throws Error.

@@ -40,14 +40,13 @@ Verify parse_verify(std::string_view text) {
 std::vector<PutResult> put(const std::vector<std::string>& sources, const PutOptions& options) {
   FileSystem& system = options.file_system != nullptr ? *options.file_system : FileSystem::real();
   // Reports a wrong name before anything is copied.
-  const auto resolve = [&](const std::string& source) {
-    return retry_source(options.source_pause, [&] { return resolve_source(source); });
-  };
-  for (const std::string& source : sources) resolve(source);
+  std::vector<Source> resolved;
+  for (const std::string& source : sources)
+    resolved.push_back(retry_source(options.source_pause, [&] { return resolve_source(source); }));
   cache::Store store(fs::absolute(options.cache_dir), options.limits, system);
   store.recover();
   Limit limit(options.bandwidth, store.folder() / "bandwidth");
-  PutResources resources(store, system, limit, options);
+  PutResources resources(options);
   std::vector<PutResult> results;
   results.reserve(sources.size());
   const auto done = [&](const PutContext& context, const FoundCopy& copy) {
@@ -56,9 +55,10 @@ std::vector<PutResult> put(const std::vector<std::string>& sources, const PutOpt
   };
   std::deque<PutTally> tallies;
   std::vector<std::unique_ptr<PutContext>> contexts;
-  for (const std::string& source : sources) {
+  for (Source& source : resolved) {
+    PutTally& tally = tallies.emplace_back(source.name);
     contexts.push_back(std::make_unique<PutContext>(
-        PutContext{store, system, limit, resources, options, resolve(source), tallies.emplace_back(source)}));
+        PutContext{store, system, limit, resources, options, std::move(source), tally}));
     if (options.peers == nullptr) done(*contexts.back(), put_one(*contexts.back()));
   }
   if (options.peers != nullptr) cooperative_put(*options.peers, contexts, done);

@@ -57,21 +57,14 @@ class PutTally {
   PutResult result_;
 };
 
-/// The memory and the threads that all sources of one put share. The references must outlive it.
+/// The memory and the threads that all sources of one put share.
 struct PutResources {
-  PutResources(cache::Store& the_store, FileSystem& file_system, Limit& source_limit,
-               const PutOptions& options)
-      : store(the_store),
-        system(file_system),
-        limit(source_limit),
-        memory(options.buffers, options.chunk_bytes),
+  explicit PutResources(const PutOptions& options)
+      : memory(options.buffers, options.chunk_bytes),
         recent(options.peers != nullptr ? options.buffers / 4 : 0),
-        heartbeat(options.copier_patience.count() > 0 ? options.copier_patience / 2
-                                                      : default_call_timeout(1)) {}
+        heartbeat(options.copier_timeout.count() > 0 ? options.copier_timeout / 2 : default_call_timeout(1)) {
+  }
 
-  cache::Store& store;
-  FileSystem& system;
-  Limit& limit;
   CopyMemory memory;
   RecentChunks recent;  ///< for successors
   Heartbeat heartbeat;

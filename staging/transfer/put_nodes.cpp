@@ -1,9 +1,7 @@
 #include "staging/transfer/put_nodes.h"
 
-#include <fcntl.h>
 #include <unistd.h>
 
-#include <array>
 #include <chrono>
 #include <memory>
 #include <mutex>
@@ -12,6 +10,7 @@
 #include "common/error.h"
 #include "common/files.h"
 #include "common/leaf/number.h"
+#include "common/leaf/pipe.h"
 #include "common/process.h"
 #include "common/sockets.h"
 #include "staging/rendezvous/rendezvous_server.h"
@@ -45,42 +44,27 @@ NodeAddress parse_address(const std::string& text) {
 class FirstNodeServer {
  public:
   FirstNodeServer(int port, const NodesOptions& nodes) {
-    std::array<int, 2> ends{};
-    if (::pipe2(ends.data(), O_CLOEXEC) != 0) fail_errno("cannot make a pipe");
-    open_.reset(ends[0]);
-    end_.reset(ends[1]);
     RendezvousServer::Options options;
     options.key = nodes.key;
     options.join_timeout = std::chrono::seconds(nodes.wait_seconds);
     options.drain_timeout = std::chrono::seconds(2);
     server_ = std::make_unique<RendezvousServer>(listen_on(port, port, port), options);
-    thread_ = std::thread([this] { server_->run(open_); });
+    thread_ = std::thread([this] { server_->run(alive_.read_end); });
   }
   ~FirstNodeServer() {
-    end_.reset();
+    alive_.write_end.reset();
     thread_.join();
   }
   FirstNodeServer(const FirstNodeServer&) = delete;
   FirstNodeServer& operator=(const FirstNodeServer&) = delete;
 
  private:
-  UniqueFd open_, end_;
+  Pipe alive_;
   std::unique_ptr<RendezvousServer> server_;
   std::thread thread_;
 };
 
-/// Calls `stop` once, from the first thread that has a reason. The others wait: the call ends the process.
-class Stop {
- public:
-  explicit Stop(std::function<void(const std::string&)> stop) : stop_(std::move(stop)) {}
-  void operator()(const std::string& why) {
-    if (stop_) std::call_once(once_, stop_, why);
-  }
-
- private:
-  std::function<void(const std::string&)> stop_;
-  std::once_flag once_;
-};
+using Stop = std::function<void(const std::string& why)>;
 
 RendezvousAddress address_of(const NodeAddress& first, const NodesOptions& nodes) {
   RendezvousAddress address{first.port, {first.host}, nodes.key};
@@ -90,13 +74,12 @@ RendezvousAddress address_of(const NodeAddress& first, const NodesOptions& nodes
 
 // Tries again for a while, because the first node may start last.
 std::unique_ptr<Rendezvous> meet(const RendezvousAddress& rendezvous, const Hello& hello,
-                                 const NodesOptions& nodes, Stop& stop) {
+                                 const NodesOptions& nodes, const Stop& stop) {
   const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(nodes.wait_seconds);
   for (;;) {
     try {
-      return std::make_unique<Rendezvous>(
-          rendezvous, hello, [&stop](const std::string& lost) { stop(lost); },
-          [&stop](const Verdict& verdict) { stop(verdict.why); });
+      return std::make_unique<Rendezvous>(rendezvous, hello, stop,
+                                          [stop](const Verdict& verdict) { stop(verdict.why); });
     } catch (const Error&) {
       if (std::chrono::steady_clock::now() > until) throw;
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
@@ -132,12 +115,16 @@ std::vector<PutResult> put_on_nodes(const std::vector<std::string>& sources, Put
   hello.nodes = static_cast<std::uint32_t>(nodes.nodes.size());
   for (const std::string& node : nodes.nodes) hello.node_list += (hello.node_list.empty() ? "" : ",") + node;
   const RendezvousAddress address = address_of(addresses[0], nodes);
-  Stop stop(nodes.stop);
-  const bool given = nodes.source_patience.count() > 0;
+  // Only the first thread that has a reason ends the process; the others wait.
+  std::once_flag stopped;
+  const Stop stop = [&](const std::string& why) {
+    if (nodes.stop) std::call_once(stopped, nodes.stop, why);
+  };
   const std::string disk =
       fmt::format("the local disk of {} ({})", addresses[nodes.node_id].host, options.cache_dir.string());
   const std::optional<ChildEnd> end = run_supervised(
-      {.call_timeout = given ? nodes.source_patience : default_call_timeout(nodes.nodes.size()),
+      {.call_timeout =
+           nodes.call_timeout.count() > 0 ? nodes.call_timeout : default_call_timeout(nodes.nodes.size()),
        .disk_folders = {options.cache_dir, options.shared},
        .disk_name = disk});
   if (end) {
@@ -150,14 +137,14 @@ std::vector<PutResult> put_on_nodes(const std::vector<std::string>& sources, Put
   std::unique_ptr<FirstNodeServer> server;
   if (nodes.node_id == 0) server = std::make_unique<FirstNodeServer>(addresses[0].port, nodes);
   const std::unique_ptr<Rendezvous> rendezvous = meet(address, hello, nodes, stop);
-  const auto agree = [&](const Verdict& here) {
+  const auto agree = [&](const Verdict& outcome) {
     try {
-      return rendezvous->agree(here);
+      return rendezvous->agree(outcome);
     } catch (const Error& lost) {
       return Verdict{false, lost.what()};
     }
   };
-  Verdict here;
+  Verdict outcome;
   std::vector<PutResult> results;
   // The exchange stays open until all nodes have agreed.
   std::unique_ptr<PeerGroup> peers;
@@ -173,9 +160,9 @@ std::vector<PutResult> put_on_nodes(const std::vector<std::string>& sources, Put
     options.peers = peers.get();
     results = put(sources, options);
   } catch (const std::exception& error) {
-    here = {false, error.what()};
+    outcome = {false, error.what()};
   }
-  const Verdict all = agree(here);
+  const Verdict all = agree(outcome);
   if (all.good) return results;
   stop(all.why);
   fail("{}", all.why);

@@ -26,7 +26,7 @@ struct NodesOptions {
   std::string key;            ///< the same on all nodes, and secret
   int wait_seconds = 60;      ///< until the first node starts, and from then until the last
   /// For a system call at the source or at the disk; 0: default_call_timeout().
-  std::chrono::milliseconds source_patience{0};
+  std::chrono::milliseconds call_timeout{0};
   PeerTimeouts peer_timeouts;
   /// Ends the process. Called from another thread while this one works, if a node has failed, if a call hangs
   /// on this node, or if the first node is lost.

@@ -15,6 +15,7 @@
 #include "staging/cache/store.h"
 #include "staging/transfer/copy/chunk_plan.h"
 #include "staging/transfer/copy/source_retry.h"
+#include "staging/transfer/source.h"
 #include "staging/transfer/supervisor.h"
 
 namespace lockstep::transfer {
@@ -65,13 +66,13 @@ struct PutOptions {
   /// How long another process that copies the same source may show no sign of life before this one makes a separate
   /// copy. The default is twice the time for a system call, so that a hanging process can first report its error. 0: no
   /// limit.
-  std::chrono::milliseconds copier_patience = 2 * default_call_timeout(1);
+  std::chrono::milliseconds copier_timeout = 2 * default_call_timeout(1);
   /// Before the first retry of a read that fails because the source cannot be reached (copy/source_retry.h).
   std::chrono::milliseconds source_pause = kSourcePause;
   /// Called once, before waiting for another process that copies the same source.
   std::function<void(const std::string& source)> waiting;
   /// The names of a source's files are known, and copying begins.
-  std::function<void(const std::string& source, const std::vector<std::string>& names)> listed;
+  std::function<void(const Source& source, const std::vector<std::string>& names)> listed;
   /// A file is complete and verified; `name` is its path in the source's folder. The local copy is not
   /// published yet, but may be linked to. Called from the copying threads, one at a time.
   std::function<void(const std::string& source, const std::string& name, const std::filesystem::path& copy)>

@@ -19,6 +19,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::size_t kMaxNames = 1'000'000;
+constexpr std::int64_t kNanoseconds = 1'000'000'000;
 
 bool exists(const fs::path& path) {
   struct stat status {};
@@ -86,6 +87,11 @@ fs::path without_links(const fs::path& path) {
 
 }  // namespace
 
+FileState FileState::of(const struct stat& status) {
+  return {static_cast<std::uint64_t>(status.st_size),
+          status.st_mtim.tv_sec * kNanoseconds + status.st_mtim.tv_nsec, status.st_ino};
+}
+
 fs::path Source::index_file() const {
   return folder / pack::kIndexName;
 }
@@ -106,12 +112,12 @@ std::vector<fs::path> expand_pattern(const std::string& pattern) {
   return paths;
 }
 
-Source resolve_source(const std::string& given) {
-  const PendingCall call(given);
-  const std::vector<fs::path> paths = expand_pattern(given);
-  if (given.empty()) fail_usage("the name of a source is empty");
+Source resolve_source(const std::string& name) {
+  const PendingCall call(name);
+  const std::vector<fs::path> paths = expand_pattern(name);
+  if (name.empty()) fail_usage("the name of a source is empty");
   Source source;
-  source.name = given;
+  source.name = name;
   source.paths = paths;
   for (const fs::path& path : paths) {
     struct stat status {};
@@ -125,7 +131,7 @@ Source resolve_source(const std::string& given) {
     }
     if (S_ISDIR(status.st_mode)) {
       if (paths.size() > 1)
-        fail("{}: matches the folder {} among others; name each folder as a source", given, path.string());
+        fail("{}: matches the folder {} among others; name each folder as a source", name, path.string());
       source.folder = without_links(path);
       return source;
     }
@@ -134,7 +140,7 @@ Source resolve_source(const std::string& given) {
     const fs::path folder = without_links(parent_of(path));
     if (source.folder.empty()) source.folder = folder;
     if (folder != source.folder)
-      fail("{}: matches files of {} and {}; name each pack as a source", given, source.folder.string(),
+      fail("{}: matches files of {} and {}; name each pack as a source", name, source.folder.string(),
            folder.string());
     if (path.filename() != pack::kIndexName) source.shards.push_back(path.filename().string());
   }
@@ -153,27 +159,22 @@ std::optional<IndexState> index_state(const Source& source) {
     fail_errno("cannot open {}", file.string());
   }
   IndexState state;
-  if (::fstat(fd.get(), &state.status) != 0) fail_errno("cannot stat {}", file.string());
+  struct stat status {};
+  if (::fstat(fd.get(), &status) != 0) fail_errno("cannot stat {}", file.string());
+  state.file = FileState::of(status);
   const auto size = static_cast<off_t>(state.digest.size());
-  if (state.status.st_size < size ||
-      ::pread(fd.get(), state.digest.data(), state.digest.size(), state.status.st_size - size) != size) {
+  if (status.st_size < size ||
+      ::pread(fd.get(), state.digest.data(), state.digest.size(), status.st_size - size) != size) {
     pack::locate(source.folder);  // says what is wrong
     fail("cannot read {}", file.string());
   }
   return state;
 }
 
-bool same(const IndexState& a, const IndexState& b) {
-  return a.status.st_size == b.status.st_size && a.status.st_mtim.tv_sec == b.status.st_mtim.tv_sec &&
-         a.status.st_mtim.tv_nsec == b.status.st_mtim.tv_nsec && a.status.st_ino == b.status.st_ino &&
-         a.digest == b.digest;
-}
-
 std::string object_name(const Source& source, const IndexState& index) {
-  std::string text =
-      fmt::format("1\n{}\n{}\n{}.{:09}\n{}\n{}\n", source.folder.string(), index.status.st_size,
-                  index.status.st_mtim.tv_sec, index.status.st_mtim.tv_nsec, index.status.st_ino,
-                  pack::to_hex(index.digest));
+  std::string text = fmt::format("1\n{}\n{}\n{}.{:09}\n{}\n{}\n", source.folder.string(), index.file.size,
+                                 index.file.mtime_ns / kNanoseconds, index.file.mtime_ns % kNanoseconds,
+                                 index.file.inode, pack::to_hex(index.digest));
   for (const std::string& shard : source.shards) text += shard + '\n';
   return pack::to_hex(pack::digest_of(std::as_bytes(std::span(text))));
 }

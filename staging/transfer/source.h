@@ -5,6 +5,7 @@
 
 #include <sys/stat.h>
 
+#include <cstdint>
 #include <filesystem>
 #include <optional>
 #include <string>
@@ -32,20 +33,32 @@ std::vector<std::filesystem::path> expand_pattern(const std::string& pattern);
 
 /// Finds the folder, and reads nothing in it. Throws Error if it does not exist, or if the files are in
 /// several folders.
-Source resolve_source(const std::string& given);
+Source resolve_source(const std::string& name);
 
-/// The state of a pack's index file. If it is unchanged, so is the pack's content.
+/// While this is the same, the file is unchanged.
+struct FileState {
+  std::uint64_t size = 0;
+  std::int64_t mtime_ns = 0;
+  std::uint64_t inode = 0;
+
+  static FileState of(const struct stat& status);
+  /// Whether `now` is the same file. A state from another node has inode 0, because inodes differ there.
+  bool fits(const FileState& now) const {
+    return size == now.size && mtime_ns == now.mtime_ns && (inode == 0 || inode == now.inode);
+  }
+  friend bool operator==(const FileState&, const FileState&) = default;
+};
+
+/// The state of a pack's index. If it is unchanged, so is the pack's content.
 struct IndexState {
-  struct stat status {};
+  FileState file;
   pack::Digest digest{};  ///< the checksum in the index
+  friend bool operator==(const IndexState&, const IndexState&) = default;
 };
 
 /// Takes two small reads at the source. Returns nullopt if it is not a pack. Throws Error if it cannot be
 /// read.
 std::optional<IndexState> index_state(const Source& source);
-
-/// True if size, time, inode and checksum are equal.
-bool same(const IndexState& a, const IndexState& b);
 
 /// The object's name: 32 hex digits, a digest of the source's path, size, time, inode and checksum.
 std::string object_name(const Source& source, const IndexState& index);

@@ -10,7 +10,6 @@
 #include "common/pending_calls.h"
 #include "staging/pack/index.h"
 #include "staging/transfer/check.h"
-#include "staging/transfer/copy/copy.h"
 #include "staging/transfer/copy/parallel.h"
 
 namespace lockstep::transfer {
@@ -28,11 +27,6 @@ std::optional<pack::Digest> digest_from(const std::string& hex) {
   if (bytes.size() != digest.size()) return {};
   std::memcpy(digest.data(), bytes.data(), digest.size());
   return digest;
-}
-
-std::string second_object(const std::string& object) {
-  const std::string text = "again\n" + object;
-  return pack::to_hex(pack::digest_of(std::as_bytes(std::span(text))));
 }
 
 }  // namespace
@@ -58,11 +52,12 @@ Manifest look_at_source(const PutContext& context) {
 
 Manifest adopt_identity(const PutContext& context, const SourceIdentity& identity) {
   const Source& source = context.source;
-  const std::optional<IndexState> here =
+  const std::optional<IndexState> index =
       retry_source(context.options.source_pause, [&] { return index_state(source); });
-  if (identity.packed != here.has_value() || (here && pack::to_hex(here->digest) != identity.version)) {
-    fail("{} is not what {} sees there; stage it again when nobody writes to it, and all nodes see the same",
-         source.name, identity.node);
+  if (identity.packed != index.has_value() || (index && pack::to_hex(index->digest) != identity.version)) {
+    fail(
+        "{} changed while it was being staged (node {} read another version): stop the writers and stage again",
+        source.name, identity.node);
   }
   Manifest manifest;
   manifest.source = source;
@@ -76,9 +71,9 @@ Manifest adopt_identity(const PutContext& context, const SourceIdentity& identit
     // The user named a pair of files by their common prefix.
     if (!context.system.status(source.paths.front())) manifest.main += ".bin";
   }
-  if (here) {
+  if (index) {
     manifest.format = pack::Format::tar;
-    manifest.index = *here;
+    manifest.index = *index;
   }
   refuse_own_cache(context, manifest);
   return manifest;
@@ -131,14 +126,12 @@ cache::ObjectLock SourceLookup::lock(FileSystem::LockKind kind, bool wait) {
     if (!waited_ && context_.options.waiting) context_.options.waiting(context_.source.name);
     waited_ = true;
   };
-  return context_.store.lock(manifest_.object, kind, waiting, context_.options.copier_patience);
+  return context_.store.lock(manifest_.object, kind, waiting, context_.options.copier_timeout);
 }
 
 SourceLookup::Result SourceLookup::find_or_lock(bool wait) {
   cache::Store& store = context_.store;
   if (std::optional<FoundCopy> copy = find_shared()) return std::move(*copy);
-  const std::string second = second_object(manifest_.object);
-  if (!store.has(manifest_.object) && store.has(second)) manifest_.object = second;
   try {
     {
       cache::ObjectLock readers = lock(FileSystem::LockKind::shared, wait);
@@ -159,26 +152,22 @@ SourceLookup::Result SourceLookup::find_or_lock(bool wait) {
   }
 }
 
-void SourceLookup::use_second_object() {
-  manifest_.object = second_object(manifest_.object);
-}
-
-std::string SourceLookup::remove_if_damaged(FoundCopy& copy) {
+bool SourceLookup::remove_if_damaged(FoundCopy& copy) {
   try {
     check_copy(copy.files, Verify::full, context_.threads());
-    return "";
+    return false;
   } catch (const Error& damage) {
     { const cache::ObjectLock no_longer_read = std::move(copy.lock); }
     if (copy.shared) {
       shared_damaged_ = true;
       context_.tally.note(fmt::format("the shared copy is damaged, tell the admin ({})", damage.what()));
-      return damage.what();
+      return true;
     }
     const cache::ObjectLock alone = context_.store.lock(manifest_.object, FileSystem::LockKind::exclusive, {},
-                                                        context_.options.copier_patience);
+                                                        context_.options.copier_timeout);
     if (context_.store.has(manifest_.object)) context_.store.remove(manifest_.object);
     context_.tally.note(fmt::format("the cached copy was damaged and is copied again ({})", damage.what()));
-    return damage.what();
+    return true;
   }
 }
 
@@ -239,15 +228,10 @@ std::optional<FoundCopy> SourceLookup::find_shared() {
 }
 
 std::vector<ManifestFile> SourceLookup::files_of(const FoundCopy& copy) const {
+  if (manifest_.packed()) return shards_of(pack::Index::load(copy.files / pack::kIndexName));
   std::vector<ManifestFile> list;
-  if (manifest_.packed()) {
-    const pack::Index index = pack::Index::load(copy.files / pack::kIndexName);
-    for (std::size_t s = 0; s < index.shards(); ++s)
-      list.push_back({std::string(index.shard_name(s)), index.shard(s).size, {}, index.shard(s).digest});
-  } else {
-    for (const cache::ObjectFile& file : info(copy.shared, false).files)
-      list.push_back({file.name, file.size, {}, digest_from(file.xxh3)});
-  }
+  for (const cache::ObjectFile& file : info(copy.shared, false).files)
+    list.push_back({file.name, file.size, {}, digest_from(file.xxh3)});
   return list;
 }
 

@@ -59,13 +59,9 @@ class SourceLookup {
   /// for it, or returns Busy if `wait` is false. Throws cache::NoProgress if the other process makes none.
   Result find_or_lock(bool wait);
 
-  /// Changes the object's name for a second copy: the process that makes no progress may go on at any time,
-  /// and keeps the first name, its lock and its incomplete copy.
-  void use_second_object();
-
-  /// Reads every byte of a copy. If it is damaged, returns what is wrong, and removes the copy; a shared copy
-  /// stays, but this put no longer uses it. Returns "" for a good copy.
-  std::string remove_if_damaged(FoundCopy& copy);
+  /// Reads every byte of a copy. If it is damaged, removes the copy and returns true; a shared copy stays, but this put
+  /// no longer uses it.
+  bool remove_if_damaged(FoundCopy& copy);
 
   /// The object's files with their digests, without a pack's index.
   std::vector<ManifestFile> files_of(const FoundCopy& copy) const;

@@ -16,19 +16,11 @@ SourceState SourcePut::find() {
 }
 
 void SourcePut::wait() {
-  for (;;) {
-    try {
-      SourceLookup::Result result = lookup_.find_or_lock(true);
-      if (auto* const found = std::get_if<FoundCopy>(&result)) {
-        found_ = std::move(*found);
-      } else {
-        lock_ = std::get<CopyLock>(std::move(result));
-      }
-      return;
-    } catch (const cache::NoProgress& stopped) {
-      context_.tally.note(fmt::format("copied again: {}", stopped.what()));
-      lookup_.use_second_object();
-    }
+  SourceLookup::Result result = lookup_.find_or_lock(true);
+  if (auto* const found = std::get_if<FoundCopy>(&result)) {
+    found_ = std::move(*found);
+  } else {
+    lock_ = std::get<CopyLock>(std::move(result));
   }
 }
 
@@ -70,22 +62,17 @@ void SourcePut::prepare(bool check_source) {
   }
 }
 
-StreamChunks::Read SourcePut::reader() {
-  if (object_)
-    return [this](std::size_t chunk, std::span<std::byte> into, pack::Digest& digest) {
-      return object_->read(chunk, into, digest);
-    };
-  return [this](std::size_t chunk, std::span<std::byte> into, pack::Digest& digest) {
-    digest = copy().store().digest(chunk);
-    return context_.resources.recent.read({&context_, chunk}, into) || copy().store().read(chunk, into);
-  };
+bool SourcePut::read(std::size_t chunk, std::span<std::byte> into, pack::Digest& digest) {
+  if (object_) return object_->read(chunk, into, digest);
+  digest = copy().store().digest(chunk);
+  return context_.resources.recent.read({&context_, chunk}, into) || copy().store().read(chunk, into);
 }
 
 void SourcePut::finish(std::uint32_t self, const std::function<std::uint32_t(std::size_t chunk)>& origin,
                        const std::function<std::string(std::uint32_t node)>& name) {
   copy().finish([&](std::size_t chunk) {
     const std::uint32_t from = origin(chunk);
-    if (from == self || !corrupt_senders_.insert(from).second) return;
+    if (from == self) return;
     context_.tally.note(
         fmt::format("{} sent other bytes than the source has; they are read from the source", name(from)));
   });
@@ -96,14 +83,11 @@ std::string SourcePut::content() const {
   return found_ ? lookup_.content_of(*found_) : "";
 }
 
-std::string SourcePut::remove_if_damaged() {
-  if (!found_) return "";
-  std::string damage = lookup_.remove_if_damaged(*found_);
-  if (damage.empty()) return damage;
+void SourcePut::remove_if_damaged() {
+  if (!lookup_.remove_if_damaged(*found_)) return;
   found_.reset();
   object_.reset();
   list_.reset();
-  return damage;
 }
 
 FoundCopy SourcePut::take_result() {

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 
 #include "staging/rendezvous/chain_directory.h"
@@ -44,27 +43,26 @@ class SourcePut {
   /// With the list: gets everything ready for the exchange of chunks. `check_source`: checks that the source has all files
   /// of a pack. Throws Error.
   void prepare(bool check_source);
-  const ChunkPlan& plan() const { return copy_ ? copy_->copy().plan() : object_->plan(); }
-  bool lacks(std::size_t chunk) const { return copy_ && !copy_->copy().store().has(chunk); }
-  StreamChunks::Read reader();
+  const ChunkPlan& plan() const { return copy_ ? copy_->plan() : object_->plan(); }
+  bool lacks(std::size_t chunk) const { return copy_ && !copy_->store().has(chunk); }
+  /// As StreamChunks::read().
+  bool read(std::size_t chunk, std::span<std::byte> into, pack::Digest& digest);
   /// Of a source that this node needs.
-  Copy& copy() { return copy_->copy(); }
+  NewCopy& copy() { return *copy_; }
   bool needed() const { return copy_ != nullptr && !taken_; }
 
   /// When all chunks are here: checks and syncs the copy. `origin` has the node that read a chunk from the source.
   void finish(std::uint32_t self, const std::function<std::uint32_t(std::size_t chunk)>& origin,
               const std::function<std::string(std::uint32_t node)>& name);
-  /// Another node should have the source, and could not send a part of it.
-  void accuse(std::uint32_t node) { corrupt_senders_.insert(node); }
-  const std::set<std::uint32_t>& corrupt_senders() const { return corrupt_senders_; }
   /// One digest of all files that no index describes; "" for a pack, or if another process copies the source.
   std::string content() const;
 
-  /// Others got wrong bytes from this node's copy, which only a quick check had found good, or did not get all of it: checks
-  /// all of it. If it is damaged, removes it, and returns what is wrong. It must not be served then.
-  std::string remove_if_damaged();
+  /// Whether a part of this node's copy, which only a quick check had found good, could not be given to another node.
+  bool damaged() const { return object_ && object_->damaged(); }
+  /// Checks all of such a copy, and removes it if it is damaged. It must no longer be served.
+  void remove_if_damaged();
 
-  /// The copy of this node; waits for it if another process makes it. reader() goes on reading it. Throws Error.
+  /// The copy of this node; waits for it if another process makes it. read() goes on reading it. Throws Error.
   FoundCopy take_result();
   /// Keeps what is copied for the next call.
   void keep() noexcept {
@@ -83,7 +81,6 @@ class SourcePut {
   std::optional<BegunCopy> begun_;
   std::unique_ptr<NewCopy> copy_;
   std::unique_ptr<ObjectChunks> object_;
-  std::set<std::uint32_t> corrupt_senders_;
 };
 
 }  // namespace lockstep::transfer

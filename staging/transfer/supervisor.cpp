@@ -1,13 +1,11 @@
 #include "staging/transfer/supervisor.h"
 
-#include <fcntl.h>
 #include <poll.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <csignal>
 #include <cstring>
@@ -16,6 +14,7 @@
 
 #include "common/error.h"
 #include "common/files.h"
+#include "common/leaf/pipe.h"
 #include "common/pending_calls.h"
 #include "common/units.h"
 
@@ -70,27 +69,24 @@ milliseconds default_call_timeout(std::size_t nodes) {
 
 std::optional<ChildEnd> run_supervised(const SuperviseOptions& options) {
   PendingCalls calls;
-  std::array<int, 2> ends{};
-  if (::pipe2(ends.data(), O_CLOEXEC) != 0) fail_errno("cannot make a pipe");
-  const UniqueFd child_lives(ends[0]);  // readable when the child, which holds the other end, has ended
-  UniqueFd life(ends[1]);
+  Pipe life;  // can be read when the child, which holds the other end, has ended
   const pid_t parent = ::getpid();
   const pid_t child = ::fork();
   if (child < 0) fail_errno("cannot start a process");
   if (child == 0) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (::getppid() != parent) ::_exit(1);
-    (void)life.release();
+    (void)life.write_end.release();
     calls.record_here();
     return {};
   }
-  life.reset();
+  life.write_end.reset();
   change_process_name();
   constexpr int kLooks = 20;  // in each timeout
   const auto between_looks = std::max(options.call_timeout / kLooks, milliseconds(1));
   const int wait_ms = options.call_timeout.count() > 0 ? static_cast<int>(between_looks.count()) : -1;
   for (;;) {
-    pollfd wait{child_lives.get(), POLLIN, 0};
+    pollfd wait{life.read_end.get(), POLLIN, 0};
     const int ready = ::poll(&wait, 1, wait_ms);
     if (ready < 0) continue;
     if (ready == 0) {

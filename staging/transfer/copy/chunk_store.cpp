@@ -45,10 +45,9 @@ pack::Digest ChunkStore::digest(std::size_t chunk) const {
   return digests_[chunk];
 }
 
-void ChunkStore::put(std::size_t chunk, ChunkBuffers::Buffer data, const pack::Digest& digest,
-                     bool in_background) {
+void ChunkStore::put(std::size_t chunk, ChunkBuffers::Buffer data, const pack::Digest& digest) {
   local_.write(chunk, data);
-  written(chunk, digest, in_background);
+  written(chunk, digest);
   Hashing* hashing = nullptr;
   {
     const std::lock_guard lock(mutex_);
@@ -94,7 +93,7 @@ ChunkStore::Hashing& ChunkStore::hashing_of(std::size_t chunk) {
   return at->second;
 }
 
-void ChunkStore::written(std::size_t chunk, const pack::Digest& digest, bool in_background) {
+void ChunkStore::written(std::size_t chunk, const pack::Digest& digest) {
   bool due = false;
   {
     const std::lock_guard lock(mutex_);
@@ -107,11 +106,7 @@ void ChunkStore::written(std::size_t chunk, const pack::Digest& digest, bool in_
     due = !marking_ && unmarked_bytes_ >= options_.mark_bytes;
     marking_ = marking_ || due;
   }
-  if (due && in_background) {
-    journal_in_background();
-  } else if (due) {
-    mark();
-  }
+  if (due) journal_in_background();
 }
 
 void ChunkStore::journal_in_background() {
@@ -119,7 +114,7 @@ void ChunkStore::journal_in_background() {
   if (marker_.joinable()) marker_.join();  // it has finished, otherwise no mark would be due
   marker_ = std::thread([this] {
     try {
-      mark();
+      record();
     } catch (...) {
       const std::lock_guard lock(mutex_);
       mark_failed_ = std::current_exception();
@@ -133,6 +128,11 @@ void ChunkStore::join_marker() {
 }
 
 void ChunkStore::mark() {
+  join_marker();
+  record();
+}
+
+void ChunkStore::record() {
   std::vector<DoneChunk> chunks;
   std::vector<std::uint32_t> files;
   {
@@ -206,7 +206,7 @@ void ChunkStore::finish() {
   }
   join_marker();
   if (mark_failed_) std::rethrow_exception(mark_failed_);
-  mark();
+  record();
 }
 
 void ChunkStore::replace(std::size_t chunk, const ChunkBuffers::Buffer& data, const pack::Digest& digest) {

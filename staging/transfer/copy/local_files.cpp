@@ -132,11 +132,4 @@ void LocalFiles::sync(const std::vector<std::uint32_t>& files) {
   }
 }
 
-void LocalFiles::remove(std::size_t file) {
-  written_.drop(file);
-  written_direct_.drop(file);
-  read_.drop(file);
-  if (system_.status(path(file))) system_.unlink(path(file));
-}
-
 }  // namespace lockstep::transfer

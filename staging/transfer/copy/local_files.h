@@ -34,9 +34,6 @@ class LocalFiles {
   /// Makes these files durable.
   void sync(const std::vector<std::uint32_t>& files);
 
-  /// Removes a file, so that it can be written again.
-  void remove(std::size_t file);
-
   std::filesystem::path path(std::size_t file) const { return folder_ / names_[file]; }
 
  private:

@@ -43,7 +43,7 @@ UniqueFd SourceFiles::open(std::size_t file) {
   const std::optional<FileState>& listed = files_[file].state;
   if (listed && listed->inode == 0 && !listed->fits(now)) {
     fail(
-        "{} is not what the first node sees (other size or time); stage it again when nobody writes to it, and all nodes see the same",
+        "{} changed while it was being staged (the first node read another version): stop the writers and stage again",
         path.string());
   }
   if (now.size != files_[file].size || (listed && !listed->fits(now))) changed(path);
@@ -60,13 +60,13 @@ void SourceFiles::read(std::size_t chunk, std::span<std::byte> into) {
   std::size_t at = 0;
   for (const Extent& extent : plan_.extents(chunk)) {
     // A stale handle stays stale: the next try opens the file again.
-    again([&] { read_extent(extent, into.subspan(at, extent.bytes)); },
+    retry([&] { read_extent(extent, into.subspan(at, extent.bytes)); },
           [&] { open_files_.drop(extent.file); });
     at += extent.bytes;
   }
 }
 
-void SourceFiles::again(const std::function<void()>& work, const std::function<void()>& before_next) {
+void SourceFiles::retry(const std::function<void()>& work, const std::function<void()>& before_next) {
   try {
     retry_source(pause_, work, before_next);
   } catch (const SourceUnreachable&) {
@@ -107,7 +107,7 @@ void SourceFiles::check_unchanged() {
   for (const auto& [file, first] : first_) {
     const std::filesystem::path path = folder_ / files_[file].name;
     struct stat status {};
-    again([&] {
+    retry([&] {
       const PendingCall call(path);
       if (::stat(path.c_str(), &status) == 0) return;
       if (errno == ENOENT) fail("{} disappeared while it was copied", path.string());

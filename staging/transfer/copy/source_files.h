@@ -40,7 +40,7 @@ class SourceFiles {
 
  private:
   UniqueFd open(std::size_t file);
-  void again(const std::function<void()>& work, const std::function<void()>& before_next = {});
+  void retry(const std::function<void()>& work, const std::function<void()>& before_next = {});
   void read_extent(const Extent& extent, std::span<std::byte> into);
 
   FileSystem& system_;

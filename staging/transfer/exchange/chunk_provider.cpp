@@ -25,14 +25,20 @@ ObjectChunks::ObjectChunks(const std::filesystem::path& folder, const std::vecto
 bool ObjectChunks::read(std::size_t chunk, std::span<std::byte> into, pack::Digest& digest) {
   std::call_once(
       asked_, [this] { ahead_ = std::jthread([this](const std::stop_token& stop) { check_ahead(stop); }); });
-  if (!files_.read(chunk, into)) return false;
+  if (!files_.read(chunk, into)) {
+    damaged_ = true;
+    return false;
+  }
   std::size_t at = 0;
   for (const Extent& extent : plan_.extents(chunk)) {
     const bool whole = extent.bytes == plan_.file_bytes(extent.file);
     const bool good = whole ? !digests_[extent.file] ||
                                   pack::digest_of(into.subspan(at, extent.bytes)) == digests_[extent.file]
                             : is_good(extent.file, {});
-    if (!good) return false;
+    if (!good) {
+      damaged_ = true;
+      return false;
+    }
     at += extent.bytes;
   }
   digest = pack::digest_of(into);

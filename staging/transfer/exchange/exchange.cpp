@@ -27,11 +27,11 @@ constexpr milliseconds kIdle{100};
 /// The wishes of one successor, for the chain that it asked for last.
 struct Exchange::Feed {
   std::size_t topic = 0;
-  std::deque<std::size_t> lists;        // of these sources
-  std::vector<std::byte> wanted;        // a bit for each chunk
-  std::shared_ptr<ChunkProvider> from;  // that `next` counts in
-  std::size_t next = 0;                 // in the order in which chunks became available here
-  std::deque<std::size_t> here_again;   // wanted chunks that may be before `next`
+  std::deque<std::size_t> lists;       // of these sources
+  std::vector<std::byte> wanted;       // a bit for each chunk
+  std::shared_ptr<StreamChunks> from;  // that `next` counts in
+  std::size_t next = 0;                // in the order in which chunks became available here
+  std::deque<std::size_t> requested;   // wanted chunks that may be before `next`
   bool said_idle = false;
 
   bool wants(std::size_t chunk) const {
@@ -199,7 +199,7 @@ void Exchange::talk(PeerLink& link) {
   }
 }
 
-std::shared_ptr<ChunkProvider> Exchange::chunks_of(std::size_t topic) {
+std::shared_ptr<StreamChunks> Exchange::chunks_of(std::size_t topic) {
   const std::lock_guard lock(mutex_);
   const auto found = topics_.find(topic);
   return found == topics_.end() ? nullptr : found->second.chunks;
@@ -243,17 +243,17 @@ void Exchange::take_request(PeerLink& link, Feed& feed, const std::string& line)
     throw PeerError("unexpected message");
   for (const std::size_t chunk : numbers) feed.want(chunk, words[0] != "cancel");
   if (words[0] == "cancel") return;
-  feed.here_again.insert(feed.here_again.end(), numbers.begin(), numbers.end());
+  feed.requested.insert(feed.requested.end(), numbers.begin(), numbers.end());
   if (words[0] == "again") return;
   const std::shared_lock in_use(serving_);
-  if (const auto chunks = chunks_of(topic)) chunks->take_over(numbers);
+  if (const auto chunks = chunks_of(topic)) chunks->schedule.take_over(numbers);
   feed.said_idle = false;
 }
 
 // Sends one thing that is wanted and here, or waits for a moment and returns false.
 bool Exchange::send_next(PeerLink& link, Feed& feed) {
   if (!feed.lists.empty()) return send_list(link, feed);
-  const std::shared_ptr<ChunkProvider> chunks = chunks_of(feed.topic);
+  const std::shared_ptr<StreamChunks> chunks = chunks_of(feed.topic);
   if (!feed.wanted.empty() && chunks) {
     if (std::exchange(feed.from, chunks) != chunks) feed.next = 0;
     return send_chunk(link, feed, *chunks);
@@ -272,24 +272,24 @@ bool Exchange::send_list(PeerLink& link, Feed& feed) {
   return true;
 }
 
-bool Exchange::send_chunk(PeerLink& link, Feed& feed, ChunkProvider& chunks) {
-  if (feed.wanted.size() != (chunks.chunks() + 7) / 8) throw PeerError("it has another list of files");
-  if (!feed.said_idle && chunks.idle()) {
+bool Exchange::send_chunk(PeerLink& link, Feed& feed, StreamChunks& chunks) {
+  if (feed.wanted.size() != (chunks.plan.size() + 7) / 8) throw PeerError("it has another list of files");
+  if (!feed.said_idle && chunks.schedule.idle()) {
     feed.said_idle = true;
     link.send(fmt::format("idle {}", feed.topic));
     return true;
   }
-  for (std::size_t n = feed.here_again.size(); n > 0; --n) {
-    const std::size_t chunk = feed.here_again.front();
-    feed.here_again.pop_front();
+  for (std::size_t n = feed.requested.size(); n > 0; --n) {
+    const std::size_t chunk = feed.requested.front();
+    feed.requested.pop_front();
     if (!feed.wants(chunk)) continue;
-    if (!chunks.is_here(chunk)) continue;  // it comes in its turn
+    if (!chunks.schedule.is_here(chunk)) continue;  // it comes in its turn
     feed.want(chunk, false);
     send_one(link, feed.topic, chunks, chunk);
     return true;
   }
   while (const std::optional<std::size_t> chunk =
-             chunks.wait_for(feed.next, static_cast<int>(options_.timeouts.look.count()))) {
+             chunks.schedule.wait_for(feed.next, static_cast<int>(options_.timeouts.look.count()))) {
     ++feed.next;
     if (!feed.wants(*chunk)) continue;
     feed.want(*chunk, false);
@@ -299,12 +299,12 @@ bool Exchange::send_chunk(PeerLink& link, Feed& feed, ChunkProvider& chunks) {
   return false;
 }
 
-void Exchange::send_one(PeerLink& link, std::size_t topic, ChunkProvider& chunks, std::size_t chunk) {
-  const ChunkBuffers::Buffer buffer = buffers_.take(chunks.bytes(chunk));
+void Exchange::send_one(PeerLink& link, std::size_t topic, StreamChunks& chunks, std::size_t chunk) {
+  const ChunkBuffers::Buffer buffer = buffers_.take(chunks.plan.bytes(chunk));
   pack::Digest digest;
   if (!chunks.read(chunk, buffer.bytes(), digest)) return link.send(fmt::format("lacks {} {}", topic, chunk));
-  link.send(fmt::format("chunk {} {} {} {} {}", topic, chunk, chunks.origin(chunk), buffer.bytes().size(),
-                        pack::to_hex(digest)),
+  link.send(fmt::format("chunk {} {} {} {} {}", topic, chunk, chunks.schedule.origin(chunk),
+                        buffer.bytes().size(), pack::to_hex(digest)),
             buffer.bytes());
   bytes_sent_ += buffer.bytes().size();
 }
@@ -317,7 +317,7 @@ void Exchange::serve_list(std::size_t topic, std::size_t source, std::shared_ptr
   serves_more_.notify_all();
 }
 
-void Exchange::serve_chunks(std::size_t topic, std::shared_ptr<ChunkProvider> chunks) {
+void Exchange::serve_chunks(std::size_t topic, std::shared_ptr<StreamChunks> chunks) {
   {
     const std::lock_guard lock(mutex_);
     topics_[topic].chunks = std::move(chunks);

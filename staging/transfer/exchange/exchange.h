@@ -95,7 +95,7 @@ class Exchange {
   /// Serves a source's list of files, or the chunks of all sources, of a topic until it is withdrawn. Requests may come
   /// earlier; they wait.
   void serve_list(std::size_t topic, std::size_t source, std::shared_ptr<const std::string> list);
-  void serve_chunks(std::size_t topic, std::shared_ptr<ChunkProvider> chunks);
+  void serve_chunks(std::size_t topic, std::shared_ptr<StreamChunks> chunks);
   /// Stops serving a topic. Returns when no thread uses its list or chunks any longer.
   void withdraw(std::size_t topic);
 
@@ -106,7 +106,7 @@ class Exchange {
  private:
   struct Topic {
     std::map<std::size_t, std::shared_ptr<const std::string>> lists;  ///< by source
-    std::shared_ptr<ChunkProvider> chunks;
+    std::shared_ptr<StreamChunks> chunks;
   };
   struct Client;
   struct Feed;
@@ -117,13 +117,13 @@ class Exchange {
   void take_client(UniqueFd socket);
   bool may_accept();
   void drop_oldest_unauthenticated();
-  std::shared_ptr<ChunkProvider> chunks_of(std::size_t topic);
+  std::shared_ptr<StreamChunks> chunks_of(std::size_t topic);
   std::shared_ptr<const std::string> wait_for_list(std::size_t topic, std::size_t source);
   void take_request(PeerLink& link, Feed& feed, const std::string& line);
   bool send_next(PeerLink& link, Feed& feed);
   bool send_list(PeerLink& link, Feed& feed);
-  bool send_chunk(PeerLink& link, Feed& feed, ChunkProvider& chunks);
-  void send_one(PeerLink& link, std::size_t topic, ChunkProvider& chunks, std::size_t chunk);
+  bool send_chunk(PeerLink& link, Feed& feed, StreamChunks& chunks);
+  void send_one(PeerLink& link, std::size_t topic, StreamChunks& chunks, std::size_t chunk);
 
   Options options_;
   int port_ = 0;

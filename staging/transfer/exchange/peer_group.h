@@ -18,7 +18,7 @@
 namespace lockstep::transfer {
 
 /// Of what the nodes of a step send each other: one more at each change that an earlier release does not understand.
-inline constexpr int kExchangeProtocol = 7;
+inline constexpr int kExchangeProtocol = 8;
 
 /// Nodes of the step run releases that cannot cooperate. All of them see that, and each can read the source alone.
 class OtherRelease : public Error {

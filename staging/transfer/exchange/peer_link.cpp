@@ -43,7 +43,7 @@ std::uint32_t PeerLink::handshake(std::uint32_t own_node_id) {
   if (words.size() != 3 || words[0] != "hello" || (server && words[1] != connection_.client()))
     throw PeerError("unexpected message");
   if (credential && !munge_verify(words[2], credential_of(server ? Role::client : Role::server)))
-    throw PeerError("munge says that it is not of this user");
+    throw PeerError("the peer runs as another user");
   return static_cast<std::uint32_t>(parse_number(words[1]));
 }
 

@@ -111,7 +111,7 @@ std::optional<Subscription::Lost> Subscription::receive_from(Node node) {
 
 void Subscription::talk(PeerLink& link, Node node) {
   idle_ = false;
-  again_.clear();
+  damaged_chunks_.clear();
   if (schedule_ == nullptr) {
     send_numbers(link, fmt::format("lists {}", options_.topic), options_.lists);
   } else {
@@ -141,7 +141,7 @@ void Subscription::talk(PeerLink& link, Node node) {
 
 void Subscription::send_changes(PeerLink& link) {
   send_numbers(link, fmt::format("cancel {}", options_.topic), schedule_->take_cancelled(options_.lane));
-  send_numbers(link, fmt::format("again {}", options_.topic), std::exchange(again_, {}));
+  send_numbers(link, fmt::format("again {}", options_.topic), std::exchange(damaged_chunks_, {}));
   if (!idle_) return;
   const std::vector<std::size_t> handed_over =
       schedule_->hand_over(options_.lane, options_.predecessor->place);
@@ -166,7 +166,7 @@ void Subscription::take_line(PeerLink& link, const std::string& line) {
     const std::size_t chunk = parse_number(words[2]);
     if (chunk >= schedule_->size()) throw PeerError("its chunk does not exist");
     schedule_->read_instead(chunk);
-    options_.lacks(options_.predecessor->node, chunk);
+    options_.predecessor_lacks();
   } else {
     throw PeerError("unexpected message");
   }
@@ -204,7 +204,7 @@ void Subscription::take_chunk(PeerLink& link, const std::vector<std::string>& wo
   if (!wanted) return;
   if (pack::to_hex(digest) != words[5]) {
     schedule_->not_received(chunk);
-    again_.push_back(chunk);
+    damaged_chunks_.push_back(chunk);
     options_.note("a chunk arrived damaged and was sent again");
     if (++damaged_ == kMaxDamaged) throw PeerError("it sends damaged chunks");
     return;

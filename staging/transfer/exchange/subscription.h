@@ -57,8 +57,8 @@ class Subscription {
     std::function<ChunkBuffers::Buffer(std::uint32_t bytes)> buffer;
     /// Takes a chunk that arrived, to be stored soon in another thread, which then calls ChainSchedule::stored().
     std::function<void(ArrivedChunk)> store;
-    /// The predecessor cannot send this chunk, although it should have it. Called by several lanes at a time.
-    std::function<void(Node predecessor, std::size_t chunk)> lacks;
+    /// The predecessor cannot send a chunk, although it should have it. Called by several lanes at a time.
+    std::function<void()> predecessor_lacks;
     /// Takes a line for the user.
     std::function<void(const std::string&)> note;
   };
@@ -103,7 +103,7 @@ class Subscription {
   bool received_ = false;  // data came on the current connection
   bool idle_ = false;      // the predecessor can help
   int damaged_ = 0;
-  std::vector<std::size_t> again_;
+  std::vector<std::size_t> damaged_chunks_;
   std::vector<std::uint32_t> lost_places_;   // of the chain, to be applied to the schedule
   std::vector<std::size_t> without_holder_;  // sources, to be applied to the schedule
 };

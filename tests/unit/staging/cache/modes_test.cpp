@@ -1,4 +1,4 @@
-// Staging and gc work although a umask or chmod has removed access to a store's own files.
+// Staging and gc work although chmod has removed access to a store's own folders.
 
 #include <sys/stat.h>
 #include <unistd.h>
@@ -18,7 +18,7 @@ using std::chrono::seconds;
 using testing::Contains;
 using testing::IsEmpty;
 
-/// Folders and locks as a call with `umask 777`, or chmod, leaves them.
+/// Folders as chmod leaves them.
 class CacheModes : public CacheOfANode {
  protected:
   /// Makes a store of kOne with one object and a job's folder, then makes `name`, if missing, and removes all
@@ -41,21 +41,9 @@ class CacheModes : public CacheOfANode {
   }
 };
 
-constexpr std::array kClosed = {"",
-                                "objects",
-                                "locks",
-                                "leases",
-                                "jobs",
-                                "jobs/7",
-                                "jobs/7/lock",
-                                "locks/.room",
-                                "locks/new",
-                                "leases/held",
-                                "leases/old",
-                                "objects/.incoming-new",
-                                "objects/.removed-new"};
+constexpr std::array kClosed = {"", "objects", "locks", "leases"};
 
-TEST_F(CacheModes, DataIsPutIntoAStoreThatAUmaskHasClosed) {
+TEST_F(CacheModes, DataIsPutIntoAStoreThatChmodHasClosed) {
   for (const char* name : kClosed) {
     SCOPED_TRACE(name);
     close(name);
@@ -72,7 +60,7 @@ TEST_F(CacheModes, DataIsPutIntoAStoreThatAUmaskHasClosed) {
   }
 }
 
-TEST_F(CacheModes, GcCollectsAStoreThatAUmaskHasClosed) {
+TEST_F(CacheModes, GcCollectsAStoreThatChmodHasClosed) {
   for (const char* name : kClosed) {
     SCOPED_TRACE(name);
     close(name);
@@ -84,16 +72,6 @@ TEST_F(CacheModes, GcCollectsAStoreThatAUmaskHasClosed) {
     EXPECT_THAT(names(store_of(kOne) / "objects"), IsEmpty());
     EXPECT_THAT(names(store_of(kOne) / "jobs"), IsEmpty());
   }
-}
-
-TEST_F(CacheModes, PublishedObjectsKeepTheirModes) {
-  close("locks/new");
-  ASSERT_EQ(as_user(kOne, [&] { Store store(store_of(kOne)); }), 0);
-  struct stat status {};
-  ASSERT_EQ(::stat((store_of(kOne) / "objects/old/files").c_str(), &status), 0);
-  EXPECT_EQ(status.st_mode & 07777U, 0555U);
-  ASSERT_EQ(::stat((store_of(kOne) / "objects/old/files/data").c_str(), &status), 0);
-  EXPECT_EQ(status.st_mode & 07777U, 0444U);
 }
 
 // A folder of root that users may not enter: they cannot even stat a path through a link to it.

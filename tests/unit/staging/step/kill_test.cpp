@@ -41,11 +41,11 @@ class StageStepKilled : public staging_test::StageStep {
     call.hello.step = "0";
     call.hello.node = "n1";
     call.sources = sources_;
-    call.cache = at("cache0");
+    call.put.cache_dir = at("cache0");
     call.mode = mode;
     call.on_error = on_error;
-    call.lease = lease_file("7.0");
-    call.file_system = &system;
+    call.put.lease = lease_file("7.0");
+    call.put.file_system = &system;
     call.watch_fd = tasks_.fd();
     const pid_t helper = staging_test::start_child([&] {
       const int out = ::open(at("error.0").c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);

@@ -73,8 +73,8 @@ TEST_F(ManySources, OfAStepAreRecordedAtOnce) {
   call.hello.step = fmt::format("{}", 0);
   call.hello.node = fmt::format("n{}", 1);
   call.sources = make_sources(20);
-  call.cache = (folder_ / "cache").string();
-  call.file_system = &system;
+  call.put.cache_dir = (folder_ / "cache").string();
+  call.put.file_system = &system;
   stage_step(call);
   EXPECT_EQ(system.notes(), 1);
   EXPECT_EQ(FileSystem::real().list(folder_ / "cache/jobs/7/data").size(), 20U);

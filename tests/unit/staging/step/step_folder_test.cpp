@@ -97,7 +97,7 @@ TEST_F(JobsFolder, AnExpandedFolderIsFilledInPlace) {
   const std::string source = (store_ / "src").string();
   StepFolder folder(store_, 5);
   folder.point_at(SourceLinks::of(source));
-  folder.expand_folder_link(SourceLinks::of(source), {"index.lockstep", "s.tar"});
+  folder.expand_folder_link(resolve_source(source), {"index.lockstep", "s.tar"});
   const UniqueFd task = open_file(data("src"), O_RDONLY | O_DIRECTORY);
   folder.replace_file(source, "s.tar", store_ / "objects/a/files/s.tar");
   folder.add({folder_result(source)});
@@ -167,12 +167,9 @@ TEST_F(JobsFolder, ADamagedListIsNamed) {
 
 TEST_F(JobsFolder, TheRecordIsReadableForTheGroupWhateverTheUmask) {
   const mode_t before = ::umask(077);
-  write_staging_record(store_, {.job = 5,
-                                .step = "0",
-                                .node = "n1",
-                                .state = "staging",
-                                .results = {folder_result("/mnt/man"), folder_result("/mnt/b")},
-                                .done = {{"/mnt/b", 3}}});
+  Hello hello;
+  hello.node = "n1";
+  write_staging_record(store_, hello, "staging", {folder_result("/mnt/man")}, 3);
   ::umask(before);
   struct stat about {};
   ASSERT_EQ(::stat((store_ / "staging.json").c_str(), &about), 0);
@@ -181,8 +178,7 @@ TEST_F(JobsFolder, TheRecordIsReadableForTheGroupWhateverTheUmask) {
   EXPECT_EQ(record.at("node"), "n1");
   EXPECT_EQ(record.at("state"), "staging");
   EXPECT_EQ(record.at("sources").at(0).at("bytes"), 10);
-  EXPECT_EQ(record.at("sources").at(0).at("done"), 10);
-  EXPECT_EQ(record.at("sources").at(1).at("done"), 3);
+  EXPECT_EQ(record.at("sources").at(0).at("done"), 3);
 }
 
 TEST(StepReport, ALongCopySaysHowFarItIs) {

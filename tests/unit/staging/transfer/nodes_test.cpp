@@ -109,7 +109,7 @@ TEST_F(TransferNodes, NodeThatSeesOtherTimesAdoptsTheFirstNodesIdentity) {
   for (int node = 0; node < 2; ++node) FileSystem::real().remove_all(cache(node));
   for (const NodeEnd& end : put_on(2, pack, {{1, other}})) {
     EXPECT_EQ(end.code, 1);
-    EXPECT_THAT(end.error, HasSubstr("is not what"));
+    EXPECT_THAT(end.error, HasSubstr("read another version"));
   }
 }
 
@@ -185,7 +185,7 @@ TEST_F(TransferNodes, NodeThatSeesOtherFilesUnderTheSameNameReadsNoneOfThem) {
       put_on(2, folder_ / "d", {{1, {.before = [&] { see_instead(folder_ / "d", folder_ / "view"); }}}});
   for (const NodeEnd& end : ends) {
     EXPECT_EQ(end.code, 1);
-    EXPECT_THAT(end.error, HasSubstr("is not what"));
+    EXPECT_THAT(end.error, HasSubstr("read another version"));
   }
   EXPECT_THAT(ends[0].error, HasSubstr("127.0.0.1:0"));
 }

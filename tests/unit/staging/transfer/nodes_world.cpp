@@ -31,7 +31,7 @@ void NodesTest::start(int count, const fs::path& source, std::map<int, NodeChang
   NodesOptions nodes;
   nodes.wait_seconds = wait_seconds_;
   nodes.peer_timeouts = peer_timeouts_;
-  nodes.source_patience = source_patience_;
+  nodes.call_timeout = source_patience_;
   for (int node = 0; node < count; ++node)
     nodes.nodes.push_back(fmt::format("{}:{}", changes[node].host, node == 0 ? port : 0));
   for (int node = 0; node < count; ++node) {

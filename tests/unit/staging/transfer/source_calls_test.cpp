@@ -193,7 +193,7 @@ class SourceCalls : public staging_test::StagingTest {
     try {
       if (node) {
         nodes.node_id = *node;
-        nodes.source_patience = kPatience;
+        nodes.call_timeout = kPatience;
         nodes.stop = noticed;
         put_on_nodes({source}, options, nodes);
       } else {

@@ -28,30 +28,6 @@ void fill(std::size_t chunk, std::span<std::byte> into) {
   for (std::size_t at = 0; at < into.size(); ++at) into[at] = static_cast<std::byte>(chunk * 31 + at % 251);
 }
 
-/// Data that is computed again whenever it is sent.
-class ComputedChunks : public ChunkProvider {
- public:
-  ComputedChunks(ChainSchedule& schedule, const StreamPlan& plan) : schedule_(schedule), plan_(plan) {}
-  std::size_t chunks() const override { return plan_.size(); }
-  std::uint32_t bytes(std::size_t chunk) const override { return plan_.bytes(chunk); }
-  std::optional<std::size_t> wait_for(std::size_t n, int wait_ms) override {
-    return schedule_.wait_for(n, wait_ms);
-  }
-  bool is_here(std::size_t chunk) const override { return schedule_.is_here(chunk); }
-  bool read(std::size_t chunk, std::span<std::byte> into, pack::Digest& digest) override {
-    fill(chunk, into);
-    digest = pack::digest_of(into);
-    return true;
-  }
-  std::uint32_t origin(std::size_t chunk) const override { return schedule_.origin(chunk); }
-  bool idle() const override { return schedule_.idle(); }
-  void take_over(std::span<const std::size_t> chunks) override { schedule_.take_over(chunks); }
-
- private:
-  ChainSchedule& schedule_;
-  const StreamPlan& plan_;
-};
-
 std::vector<ChunkPlan> plans_of(const ChainOptions& options) {
   std::vector<ChunkPlan> plans;
   const auto file = [&](std::size_t source) {
@@ -224,7 +200,13 @@ class Chain {
           return missing;
         },
         options_.lanes);
-    member.peers->exchange().serve_chunks(0, std::make_shared<ComputedChunks>(*member.schedule, plan_));
+    const auto compute = [](std::size_t chunk, std::span<std::byte> into, pack::Digest& digest) {
+      fill(chunk, into);
+      digest = pack::digest_of(into);
+      return true;
+    };
+    member.peers->exchange().serve_chunks(
+        0, std::make_shared<StreamChunks>(StreamChunks{plan_, *member.schedule, compute}));
     ready_.arrive_and_wait();
     if (member.needs) {
       std::jthread reader([this, node] { read_share(node); });
@@ -336,7 +318,7 @@ class Chain {
             [this, node, &member](const ArrivedChunk& arrived) {
               store(node, arrived.chunk, member.predecessor, arrived.origin);
             },
-        .lacks = [](Node, std::size_t) {},
+        .predecessor_lacks = [] {},
         .note =
             [this, node](const std::string& text) {
               const std::lock_guard lock(mutex_);

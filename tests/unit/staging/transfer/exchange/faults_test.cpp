@@ -80,8 +80,7 @@ void take_part(const NodesOptions& nodes, SourceState state, const Serve& serve,
   rendezvous->gather("places", {{"protocol", kExchangeProtocol}, {"at_once", 1}});
   if (killed) ::kill(server, SIGKILL);
   rendezvous->chains(std::string(1, static_cast<char>(state)), 0);
-  rendezvous->gather("contents:0",
-                     {{"contents", nlohmann::json::object()}, {"corrupt_senders", nlohmann::json::object()}});
+  rendezvous->gather("contents:0", {{"contents", nlohmann::json::object()}});
   rendezvous->agree({});
   ::kill(server, SIGKILL);
   ::waitpid(server, nullptr, 0);

@@ -236,13 +236,13 @@ class StepHang : public staging_test::StageStep {
                       .node_list = "n[1-3]",
                       .component = ""};
         call.sources = {pack.string()};
-        call.cache = at(fmt::format("cache{}", node));
+        call.put.cache_dir = at(fmt::format("cache{}", node));
         call.mode = mode;
         call.on_error = on_error;
         call.cooperate = cooperate_;
         call.watch_fd = tasks_.fd();
-        call.source_patience = 2;
-        if (node == kStuck) call.file_system = system_;
+        call.call_timeout = 2;
+        if (node == kStuck) call.put.file_system = system_;
         if (before) before(node);
         stage_step(call);
       }));

@@ -119,7 +119,7 @@ TEST_F(ExchangeMunge, NodeOfAnotherUserIsRefusedEvenWithTheKey) {
   };
   const auto ends = put_on(3, pack, {{0, joined()}, {1, other}, {2, joined()}});
   expect_good(ends, pack);
-  EXPECT_THAT(ends[2].note(), HasSubstr("gave up on 127.0.0.2 (munge says that it is not of this user)"));
+  EXPECT_THAT(ends[2].note(), HasSubstr("gave up on 127.0.0.2 (the peer runs as another user)"));
   EXPECT_THAT(ends[0].note(), Not(HasSubstr("gave up on 127.0.0.1")));
   // The refused node got no data either.
   EXPECT_EQ(ends[1].result.at("from_peers"), 0U);
@@ -132,7 +132,7 @@ TEST_F(ExchangeMunge, NodeWithoutMungeIsRefusedByThoseThatHaveIt) {
   without.before = own_run;
   const auto ends = put_on(3, pack, {{0, joined()}, {1, without}, {2, joined()}});
   expect_good(ends, pack);
-  EXPECT_THAT(ends[2].note(), HasSubstr("gave up on 127.0.0.2 (munge says that it is not of this user)"));
+  EXPECT_THAT(ends[2].note(), HasSubstr("gave up on 127.0.0.2 (the peer runs as another user)"));
   EXPECT_EQ(ends[1].result.at("from_peers"), 0U);
 }
 
@@ -165,7 +165,7 @@ TEST_F(ExchangeMunge, AProcessWithTheKeyBetweenTwoNodesIsNoticed) {
                 to->send_line(from->receive_line(8192, std::chrono::seconds(60)).value());
               }
               for (const std::string& end : {server.get(), client.get()}) {
-                if (end != "munge says that it is not of this user") fail("{}", end);
+                if (end != "the peer runs as another user") fail("{}", end);
               }
             }),
             0);
