@@ -37,14 +37,14 @@ struct Profile {
   std::string node;
   double steps = 0;
   double step_ms = 0;  ///< this and all the following: per step
-  std::vector<Operator> operators;
-  std::vector<Module> modules;
-  Fault small;  ///< operators below 10 µs; named after the one that is called most
+  std::vector<Operator> operators{};
+  std::vector<Module> modules{};
+  Fault small{};  ///< operators below 10 µs; named after the one that is called most
   double small_ms = 0;
-  std::vector<Fault> host_copies;
-  std::vector<Fault> device_waits;
-  std::vector<Fault> half_sums;
-  nlohmann::json json;  ///< as in the file: totals
+  std::vector<Fault> host_copies{};
+  std::vector<Fault> device_waits{};
+  std::vector<Fault> half_sums{};
+  nlohmann::json json{};  ///< as in the file: totals
 };
 
 /// Throws Error naming the file if it is damaged. Texts are safe for a terminal.

@@ -85,7 +85,7 @@ def make_photos(chosen, folder):
 
 def lockstep(chosen, photos, out, threads):
     begin = time.monotonic()
-    with program.started([chosen.programs / "lockstep-pack", "images", photos, "--out", out, "--resize", chosen.resize,
+    with program.started([chosen.programs / "lockstep-pack", "images", "--resize", chosen.resize, photos, "--out", out,
                           "--threads", threads, "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         output = program.finish(process, "lockstep-pack images")[0]
     bytes_made = sum(json.loads(line)["payload_bytes"] for line in output.splitlines())

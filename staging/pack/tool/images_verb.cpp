@@ -84,6 +84,7 @@ void add_images_verb(Tool& tool) {
           "--resize", options.sizes,
           "Length of the shorter side in pixels; the longer one keeps the ratio. Several, such as 256,128, make a pack for each: OUT-256, OUT-128")
       ->delimiter(',')
+      ->allow_extra_args(false)
       ->check(CLI::PositiveNumber);
   add_choice<Filter>(images, "--resample", recipe.filter,
                      {{"lanczos", Filter::lanczos}, {"triangle", Filter::triangle}, {"box", Filter::box}},
