@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "common/median.h"
+#include "exporters/record/goodput.h"
 #include "exporters/record/layout.h"
 #include "exporters/record/waits.h"
 
@@ -205,6 +206,10 @@ class RankFamilies {
       labels.push_back({"ranks", std::to_string(first.size)});
       stream_.add(std::move(labels), 1);
     }
+    stream_.family(
+        "lockstep_job_seconds_total", MetricType::Counter,
+        "Time of the job's ranks on this node, from their start to their last step or their end, by its use: trained, or lost to a cause.");
+    for (const Job& job : jobs_) add_goodput(job);
     std::vector<std::optional<std::pair<int, double>>> waits;
     for (const Job& job : jobs_) waits.push_back(longest_wait(job));
     const auto each_wait = [&](const auto& value) {
@@ -326,6 +331,34 @@ class RankFamilies {
       }
     }
     return record::longest_wait(waits);
+  }
+
+  // Skipped steps count as trained: a share that changes later would make counters fall.
+  void add_goodput(const Job& job) {
+    double trained = 0;
+    std::array<double, record::kLostTimes.size()> lost{};
+    for (const Rank& rank : job.ranks) {
+      const record::Snapshot& own = *rank.snapshot;
+      const std::optional<record::Resources>& resources = own.resources;
+      if (own.counters.steps == 0 || (resources && resources->first_step_ns == 0)) continue;
+      const std::int64_t end = own.finished_unix_ns != 0 ? own.finished_unix_ns : own.last_unix_ns();
+      const record::Goodput goodput =
+          record::goodput_of(own, static_cast<double>(end - own.start_unix_ns) * kNs);
+      trained += goodput.seconds * (goodput.trained + goodput.skipped);
+      for (std::size_t i = 0; i < lost.size(); ++i)
+        lost.at(i) += goodput.seconds * (goodput.*record::kLostTimes.at(i).second);
+    }
+    const auto add = [&](std::string cause, double value) {
+      Labels labels = with(job.labels, "user_name", job.records->user_name);
+      labels.push_back({"cause", std::move(cause)});
+      stream_.add(std::move(labels), value);
+    };
+    add("trained", trained);
+    for (std::size_t i = 0; i < lost.size(); ++i) {
+      std::string cause = record::kLostTimes.at(i).first;
+      std::replace(cause.begin(), cause.end(), ' ', '_');
+      if (cause != "skipped") add(std::move(cause), lost.at(i));
+    }
   }
 
   void add_phase(const Job& job, std::size_t phase) {

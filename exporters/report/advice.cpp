@@ -10,6 +10,7 @@
 #include "common/units.h"
 #include "exporters/report/gpu_advice.h"
 #include "exporters/report/input_advice.h"
+#include "exporters/report/profile_advice.h"
 #include "exporters/report/resource_advice.h"
 #include "exporters/report/straggler_advice.h"
 
@@ -271,6 +272,7 @@ Findings find_all(const Run& run) {
   add(slower(facts), advice);
   add_gpu_advice(run, found);
   add_resource_advice(run, found);
+  add_profile_advice(run, advice);
   add(no_tokens(facts), advice);
   return found;
 }

@@ -13,6 +13,7 @@ using record::Resources;
 using record::Snapshot;
 
 constexpr double kWithoutCpu = 0.25;         // of the time in which the loader's threads build batches
+constexpr double kLoaderCpu = 0.10;          // of the processor time: what its threads take from computing
 constexpr double kSmallRead = 16 << 10;      // bytes; a disk or a network takes about as long for more
 constexpr double kManyReads = 200;           // per second and rank
 constexpr double kReadTwice = 1.5;           // bytes from storage for each byte of a sample
@@ -21,6 +22,8 @@ constexpr double kOtherReads = 1ULL << 30U;  // by each rank: LibTorch's librari
 struct InputSums {
   double build = 0;    // ns
   double delay = 0;    // ns, part of it
+  double cpu = 0;      // ns, processor time of all threads
+  double loader = 0;   // ns, part of it: the loader's threads
   double reads = 0;    // calls
   double read = 0;     // bytes they returned
   double seconds = 0;  // of all ranks
@@ -36,6 +39,8 @@ InputSums sums_of(const Run& run) {
     const Resources& used = *rank.resources;
     sums.build += static_cast<double>(used.loader_build_ns);
     sums.delay += static_cast<double>(used.loader_delay_ns);
+    sums.cpu += static_cast<double>(used.user_ns + used.system_ns);
+    sums.loader += static_cast<double>(used.loader_user_ns + used.loader_system_ns);
     sums.reads += static_cast<double>(used.read_calls);
     sums.read += static_cast<double>(used.read_bytes);
     sums.storage += static_cast<double>(used.storage_read_bytes);
@@ -55,15 +60,24 @@ std::string bytes(double count) {
 
 std::optional<Advice> input_advice(const Run& run, double waiting) {
   const InputSums sums = sums_of(run);
-  if (sums.build > 0 && sums.delay >= kWithoutCpu * sums.build) {
-    const std::string finding = fmt::format(
-        "The loader's threads had no CPU for {:.0f} % of the time in which they built batches, and training waited for data for {:.0f} % of the step.",
-        100 * sums.delay / sums.build, 100 * waiting);
+  // Without a wait, threads that had to wait for a CPU cost only what they take from computing.
+  const bool costs = waiting >= kDataWait || sums.loader >= kLoaderCpu * sums.cpu;
+  if (sums.build > 0 && sums.delay >= kWithoutCpu * sums.build && costs) {
+    const double without_cpu = 100 * sums.delay / sums.build;
+    if (waiting >= kDataWait) {
+      return Advice{
+          "data-cpus",
+          fmt::format(
+              "The loader's threads had no CPU for {:.0f} % of the time in which they built batches, and training waited for data for {:.0f} % of the step.",
+              without_cpu, 100 * waiting),
+          "More workers would not help: give them CPUs of their own (more #SBATCH --cpus-per-task, and #SBATCH --pin=auto,workers=4)."};
+    }
     return Advice{
-        "data-cpus", finding,
-        waiting < kDataWait
-            ? "They take CPUs from computing: use fewer workers (LoaderOptions{.workers = 1}; to_text(loader.advice()) says how many suffice)."
-            : "More workers would not help: give them CPUs of their own (more #SBATCH --cpus-per-task, and #SBATCH --pin=auto,workers=4)."};
+        "data-cpus",
+        fmt::format(
+            "The loader's threads use {:.0f} % of the processor time and share the CPUs with computing: they had none for {:.0f} % of the time in which they built batches.",
+            100 * sums.loader / sums.cpu, without_cpu),
+        "Training does not wait for data, so use fewer workers (LoaderOptions{.workers = 1}; to_text(loader.advice()) says how many suffice), or give them CPUs of their own (more #SBATCH --cpus-per-task, and #SBATCH --pin=auto,workers=4)."};
   }
   if (waiting < kDataWait) return {};
   if (sums.samples == 0 && sums.seconds > 0 && sums.reads >= kManyReads * sums.seconds &&

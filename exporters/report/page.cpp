@@ -147,6 +147,8 @@ std::string to_html(const Run& run) {
       staging(run) +
       "\n<h2>Numbers</h2><p class=\"note\">Milliseconds per step: means over all steps. The parts from waiting for data to other add up to the whole step; waiting for later ranks is part of communication, hidden or not.</p>" +
       table(run) + resource_html(run);
+  if (run.profile)
+    html += "<h2>Profile</h2>" + in_scroll("<pre>" + escape(profile_text(*run.profile)) + "</pre>");
   for (const std::string& note : run.notes) html += "<p class=\"note\">" + escape(note) + "</p>";
   return html + "\n</body></html>\n";
 }

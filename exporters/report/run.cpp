@@ -30,9 +30,14 @@ void load_staging(const fs::path& path, Run& run) {
   run.staging.push_back(std::move(*staging));
 }
 
+bool is_profile(const fs::path& path) {
+  return path.filename() == "profile.json";
+}
+
 void load_file(const fs::path& path, std::size_t last_steps, Run& run) {
-  if (is_staging(path)) {
-    load_staging(path, run);
+  if (is_staging(path)) return load_staging(path, run);
+  if (is_profile(path)) {
+    run.profile = read_profile(path);
     return;
   }
   try {
@@ -53,7 +58,7 @@ std::string load_folder(const fs::path& folder, std::size_t last_steps, Run& run
   for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {
     const fs::path& path = entry->path();
     const bool hidden = path.filename().string().starts_with('.');  // being written
-    if (hidden || !(is_record(path) || is_staging(path))) continue;
+    if (hidden || !(is_record(path) || is_staging(path) || is_profile(path))) continue;
     try {
       load_file(path, last_steps, run);
     } catch (const Error& damaged) {
@@ -113,6 +118,7 @@ Run load(const std::vector<fs::path>& paths, std::size_t last_steps) {
         paths.front().string());
   }
   keep_latest_run(run);
+  if (run.profile && run.profile->written_unix_ns < run.ranks.front().start_unix_ns) run.profile.reset();
   std::sort(run.staging.begin(), run.staging.end(),
             [](const auto& a, const auto& b) { return a.node < b.node; });
   return run;

@@ -5,22 +5,25 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "exporters/node/staging_record.h"
 #include "exporters/record/snapshot.h"
+#include "exporters/report/profile.h"
 
 namespace lockstep::report {
 
 struct Run {
   std::vector<record::Snapshot> ranks;  ///< at least one, in the order of ranks
   std::vector<exporter::StagingRecord> staging;
+  std::optional<Profile> profile;
   std::vector<std::string> notes;  ///< about records that were left out or are missing
   std::size_t unreadable = 0;  ///< files that were left out because they are damaged or of another version
 };
 
-/// Reads record files, and folders of records with the staging files beside them. Reads up to `last_steps` last
+/// Reads record files, and folders of records with the staging files and the profile beside them. Reads up to `last_steps` last
 /// steps of each rank. If the records belong to several runs, keeps the latest run and adds a note. A damaged file
 /// in a folder is left out and counted, with one note for all of them. Texts are safe for a terminal. Throws Error
 /// naming the path if no record can be read, or if a path of a file is given and that file is damaged.

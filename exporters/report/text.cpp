@@ -96,6 +96,7 @@ std::string to_text(const Run& run) {
   }
   text += straggler_text(found.late);
   text += resource_text(run);
+  if (run.profile) text += "\n" + profile_text(*run.profile);
   if (!run.staging.empty()) text += "\nstaging:\n";
   for (const auto& staging : run.staging) text += staging_line(staging);
   text += "\n";
@@ -163,6 +164,7 @@ nlohmann::json to_json(const Run& run) {
                          {"advice", advise(run, found)}, {"rules", std::move(rules)},
                          {"notes", run.notes},           {"stragglers", straggler_json(found.late)},
                          {"unreadable", run.unreadable}};
+  json["profile"] = run.profile ? run.profile->json : nlohmann::json();
   json.update(verdict_json(run, found));
   return json;
 }

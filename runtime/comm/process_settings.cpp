@@ -110,6 +110,13 @@ void set_threads(int threads) {
   if (auto* set = find_function<void(int)>("openblas_set_num_threads")) set(threads);
 }
 
+void set_interop_threads(int threads) {
+  try {
+    at::set_num_interop_threads(threads);
+  } catch (const c10::Error&) {  // can be set only once, before their first use
+  }
+}
+
 Blas find_blas() {
   if (auto* config = find_function<char*()>("openblas_get_config")) {
     const std::string text = config();  // "OpenBLAS 0.3.21 NO_LAPACKE DYNAMIC_ARCH …"

@@ -41,6 +41,10 @@ std::optional<std::string> too_many_threads(int threads, int share_of_cpus);
 /// Sets the number of threads of LibTorch, OpenMP and BLAS.
 void set_threads(int threads);
 
+/// Sets the number of threads that run tasks of LibTorch beside each other, such as torch.jit.fork; LibTorch would start
+/// one for each CPU of the node. Does nothing if the program has set it or used it already.
+void set_interop_threads(int threads);
+
 /// The unit of the processor that multiplies bfloat16: "AMX", "AVX512-BF16", or empty. `cpuinfo` is the text of
 /// /proc/cpuinfo.
 std::string bfloat16_unit(std::string_view cpuinfo);

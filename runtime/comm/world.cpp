@@ -233,6 +233,7 @@ void World::Impl::begin(int& argc, char**& argv) {
   applied.share = shared.threads;
   applied.threads = comm::choose_threads(shared.threads);
   comm::set_threads(applied.threads);
+  comm::set_interop_threads(applied.threads);
   print_settings(*communicator, applied);
   timer.emplace(identity(*communicator, argc > 0 ? argv[0] : nullptr));
   start_metrics_server();

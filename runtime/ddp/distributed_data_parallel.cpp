@@ -13,6 +13,7 @@
 #include "runtime/ddp/model_faults.h"
 #include "runtime/ddp/reducer.h"
 #include "runtime/ddp/replicas.h"
+#include "runtime/profile/operators.h"
 
 namespace lockstep {
 namespace {
@@ -61,10 +62,12 @@ DistributedDataParallelBase::DistributedDataParallelBase(torch::nn::Module& modu
   buffer_broadcast_ = std::make_unique<ddp::BufferBroadcast>(*device_communicator_);
   world.timer().add_model(reducer_.get());
   check_due_ = checks(options, world.rank());
+  profile::set_model(&module);
 }
 
 DistributedDataParallelBase::~DistributedDataParallelBase() {
   world_.timer().remove_model(reducer_.get());
+  profile::set_model(nullptr);
 }
 
 profile::StepTimer::Scope DistributedDataParallelBase::forward_scope() {

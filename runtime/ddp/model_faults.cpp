@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "runtime/ddp/parameters.h"
+#include "runtime/profile/operator_faults.h"
 #include "runtime/torch_version.h"
 
 namespace lockstep {
@@ -22,7 +23,6 @@ using torch::autograd::Node;
 constexpr std::int64_t kSmallSize = 64;    // smaller dimensions cost little
 constexpr std::int64_t kLargeSize = 4096;  // from here on multiples of 64 are best
 constexpr std::int64_t kFewSamples = 16;   // for the statistics of a batch norm
-constexpr std::int64_t kSummands = 256;
 constexpr std::size_t kMaxOrdered = 4096;  // parameters whose order is compared pair by pair
 constexpr double kDisorder = 0.25;         // of the pairs; a shuffled order has 0.5
 
@@ -149,7 +149,8 @@ void FirstForward::see(const Operation& operation) {
   autocast_ = autocast_ || autocast;
   if (autocast && computes(operation) && gives_float(operation)) ++findings_.float_operations[operation.name];
   see_batch_norm(operation);
-  see_half_sum(operation);
+  if (const auto sum = profile::half_sum(operation.name, operation.inputs, operation.results))
+    ++half_sums_[*sum];
 }
 
 void FirstForward::see_batch_norm(const Operation& operation) {
@@ -164,20 +165,6 @@ void FirstForward::see_batch_norm(const Operation& operation) {
   findings_.others.push_back(fmt::format(
       "{}: the statistics of this batch norm are those of {} sample{}, so they are noisy: use larger micro-batches, SyncBatchNorm over the ranks, or GroupNorm if you accumulate",
       name == names_.end() ? "a batch norm" : name->second, input.size(0), input.size(0) == 1 ? "" : "s"));
-}
-
-void FirstForward::see_half_sum(const Operation& operation) {
-  static constexpr std::array<std::string_view, 6> kSums = {"aten::sum",    "aten::mean", "aten::prod",
-                                                            "aten::cumsum", "aten::norm", "aten::var"};
-  if (std::find(kSums.begin(), kSums.end(), operation.name) == kSums.end()) return;
-  const torch::Tensor input = tensor_at(operation.inputs, 0);
-  const torch::Tensor result = tensor_at(operation.results, 0);
-  if (!input.defined() || !result.defined() || result.numel() == 0) return;
-  const auto type = result.scalar_type();
-  if ((type != torch::kHalf && type != torch::kBFloat16) || input.numel() / result.numel() < kSummands)
-    return;
-  ++half_sums_[fmt::format("{} of {} values in {}", operation.name, input.numel() / result.numel(),
-                           c10::toString(type))];
 }
 
 // One line for each size, because the layers of a model repeat it.

@@ -31,7 +31,6 @@ class FirstForward {
  private:
   void see(const Operation& operation);
   void see_batch_norm(const Operation& operation);
-  void see_half_sum(const Operation& operation);
   void look_at_sizes();
   void look_at_graph(const std::vector<torch::Tensor>& results,
                      const DistributedDataParallelOptions& options);

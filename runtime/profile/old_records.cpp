@@ -67,7 +67,10 @@ Clock::time_point time_of(std::int64_t unix_ns) {
 // do not count.
 bool is_over(const fs::path& file, Clock::time_point then) {
   const std::string name = file.filename().string();
-  if (name.starts_with(".rank-") || name.starts_with("trace") || name == "operators.txt") return true;
+  if (name.starts_with(".rank-") || name.starts_with("trace") || name == "operators.txt" ||
+      name == "profile.json") {
+    return true;
+  }
   if (fs::path(file.filename()).extension() != ".record") return false;
   try {
     const record::Snapshot rank = record::Reader(file).read(0);

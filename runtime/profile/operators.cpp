@@ -1,43 +1,193 @@
 #include "runtime/profile/operators.h"
 
+#include <ATen/SequenceNumber.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/record_function.h>
 #ifdef LOCKSTEP_WITH_NCCL
 #include <c10/core/CachingDeviceAllocator.h>
 #endif
 
+#include <algorithm>
+#include <atomic>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
+#include <string_view>
 #include <utility>
 
 #include "common/clock.h"
 #include "runtime/profile/accelerator.h"
+#include "runtime/profile/module_owners.h"
+#include "runtime/profile/operator_faults.h"
 #include "runtime/profile/spans.h"
 
 namespace lockstep::profile {
 namespace {
 
-struct Begin : at::ObserverContext {
-  std::uint64_t ns = monotonic_ns();
+// Numbers of the nodes of backward that operators of a forward made: [first, end), by the thread of the forward.
+struct Nodes {
+  std::uint64_t end = 0;
+  int module = -1;
 };
 
-std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& /*function*/) {
-  return std::make_unique<Begin>();
+struct Model {
+  const torch::nn::Module* module = nullptr;
+  ModuleOwners modules;  // while tracing
+  c10::DeviceType device = c10::DeviceType::CUDA;
+  std::mutex mutex;
+  std::map<std::pair<std::uint64_t, std::uint64_t>, Nodes> nodes;
+  std::atomic<std::uint64_t> nodes_run = 0;
+};
+
+Model& model() {
+  static auto* const one = new Model;  // never destroyed: threads may outlive main
+  return *one;
 }
 
-void end(const at::RecordFunction& function, at::ObserverContext* context) {
-  if (context == nullptr || !tracing() || function.isAsync()) return;  // async: it ends in another thread
+struct ThreadState {
+  int depth = 0;  // of operators
+  int nodes = 0;  // of backward, one in another if it computes activations again
+  int module = -1;
+  std::uint64_t module_until = 0;  // holds until a node of backward runs
+  bool waited = false;             // the outermost operator, or one that it called
+  std::uint64_t copied = 0;        // by them, from the host to a device
+};
+thread_local ThreadState state;
+
+struct Begin : at::ObserverContext {
+  bool is_operator = false;
+  ModelPart part = ModelPart::none;
+  int module = -1;
+  int module_before = -1;  // of a node: that of the operators before it
+  std::uint64_t first_node = 0;
+  std::vector<c10::IValue> inputs;  // of an outermost operator; LibTorch has them at the start only
+  std::uint64_t ns = 0;
+};
+
+Values inputs_of(const at::RecordFunction& function) {
+  return {function.inputs().data(), function.inputs().size()};
+}
+
+void begin_outermost(const at::RecordFunction& function, Begin& context) {
+  const Values inputs = inputs_of(function);
+  context.inputs.assign(inputs.begin(), inputs.end());
+  state.waited = false;
+  state.copied = 0;
+  if (!at::GradMode::is_enabled()) {
+    if (state.nodes > 0) {
+      context.part = ModelPart::backward;
+      context.module = state.module;
+    }
+    return;
+  }
+  const std::uint64_t nodes_run = model().nodes_run.load(std::memory_order_relaxed);
+  if (state.module_until != nodes_run) state.module = -1;
+  const int owner = model().modules.owner_of(inputs);
+  if (owner >= 0) {
+    state.module = owner;
+    state.module_until = nodes_run;
+  }
+  if (state.module < 0) return;
+  context.part = ModelPart::forward;
+  context.module = state.module;
+  context.first_node = at::sequence_number::peek();
+}
+
+void begin_node(const at::RecordFunction& function, Begin& context) {
+  ++state.nodes;
+  model().nodes_run.fetch_add(1, std::memory_order_relaxed);
+  context.part = ModelPart::node;
+  const std::scoped_lock lock(model().mutex);
+  const auto& nodes = model().nodes;
+  auto made = nodes.upper_bound({function.forwardThreadId(), static_cast<std::uint64_t>(function.seqNr())});
+  if (made == nodes.begin()) return;
+  --made;
+  if (made->first.first == function.forwardThreadId() &&
+      static_cast<std::uint64_t>(function.seqNr()) < made->second.end) {
+    context.module = made->second.module;
+  }
+}
+
+std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
+  auto context = std::make_unique<Begin>();
+  const std::string_view name = function.name();
+  if (function.scope() == at::RecordScope::BACKWARD_FUNCTION) {
+    begin_node(function, *context);
+    context->module_before = std::exchange(state.module, context->module);
+  } else if (function.scope() == at::RecordScope::FUNCTION && name != "aten::_backward" &&
+             !name.starts_with("autograd::engine::")) {
+    context->is_operator = true;
+    if (state.depth++ == 0) begin_outermost(function, *context);
+    state.waited = state.waited || waits_for_device(name, inputs_of(function), model().device);
+    state.copied += bytes_to_device(name, inputs_of(function));
+  }
+  context->ns = monotonic_ns();
+  return context;
+}
+
+std::uint64_t made_bytes(const Begin& context, const std::vector<c10::IValue>& results) {
+  std::uint64_t bytes = 0;
+  for (const c10::IValue& result : results) {
+    const c10::StorageImpl* storage = storage_of(result);
+    const bool view = std::any_of(context.inputs.begin(), context.inputs.end(),
+                                  [&](const c10::IValue& input) { return storage_of(input) == storage; });
+    if (storage != nullptr && !view) bytes += storage->nbytes();
+  }
+  return bytes;
+}
+
+std::uint64_t end_outermost(const at::RecordFunction& function, const Begin& context) {
+  if (context.part == ModelPart::forward) {
+    const std::uint64_t next = at::sequence_number::peek();
+    const std::scoped_lock lock(model().mutex);
+    if (next > context.first_node)
+      model().nodes[{function.threadId(), context.first_node}] = {.end = next, .module = context.module};
+  }
+  if (state.waited) add_fault(OperationFault::device_wait, function.name());
+  if (context.part == ModelPart::none) return 0;
+  if (state.copied > 0) add_fault(OperationFault::host_copy, function.name(), state.copied);
+  if (const auto sum = half_sum(function.name(), context.inputs, function.outputs()))
+    add_fault(OperationFault::half_sum, *sum);
+  return made_bytes(context, function.outputs());
+}
+
+void end(const at::RecordFunction& function, at::ObserverContext* observed) {
+  if (observed == nullptr) return;
+  const std::uint64_t now = monotonic_ns();
+  auto& context = *static_cast<Begin*>(observed);
+  std::uint64_t bytes = 0;
+  if (context.part == ModelPart::node) {
+    --state.nodes;
+    state.module = context.module_before;
+  } else if (context.is_operator && --state.depth == 0) {
+    bytes = end_outermost(function, context);
+  }
+  if (!tracing() || function.isAsync()) return;  // async: it ends in another thread
   add_span({.kind = SpanKind::operation,
             .name = function.name(),
-            .begin_ns = static_cast<Begin*>(context)->ns,
-            .end_ns = monotonic_ns()});
+            .begin_ns = context.ns,
+            .end_ns = now,
+            .part = context.part,
+            .module = context.module,
+            .bytes = bytes});
 }
 
 }  // namespace
 
+void set_model(const torch::nn::Module* module) {
+  model().module = module;
+}
+
 void trace_operators(bool on) {
   static std::optional<at::CallbackHandle> handle;
   if (on && !handle) {
-    handle = at::addGlobalCallback(at::RecordFunctionCallback(&begin, &end));
+    model().modules = model().module == nullptr ? ModuleOwners() : module_owners(*model().module);
+    model().device = accelerator().value_or(c10::DeviceType::CUDA);
+    model().nodes.clear();
+    set_modules(model().modules.names);
+    handle =
+        at::addGlobalCallback(at::RecordFunctionCallback(&begin, &end).needsInputs(true).needsOutputs(true));
   } else if (!on && handle) {
     at::removeCallback(*std::exchange(handle, std::nullopt));
   }

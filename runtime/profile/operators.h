@@ -1,12 +1,22 @@
 // Adds LibTorch's data to the spans of a profile (spans.h): its operators in all threads, with the operators
 // that they call, the nodes of backward and the program's RECORD_USER_SCOPE; and the GPU memory in use.
 //
-// Threads: trace_operators() is called by one at a time; device_bytes() is safe from any.
+// An operator of a forward belongs to the module that owns its weights, one without weights to the module before it. A
+// node of backward belongs to the module of the operator that made it.
+//
+// Threads: set_model() and trace_operators() are called by one at a time; device_bytes() is safe from any.
 #pragma once
 
 #include <cstdint>
 
+namespace torch::nn {
+class Module;
+}
+
 namespace lockstep::profile {
+
+/// The model whose modules the following traces know; it must outlive them. Null: none.
+void set_model(const torch::nn::Module* model);
 
 /// Switches the tracing of operators on or off. A call with the current value does nothing. An operator that
 /// runs at that moment is left out.

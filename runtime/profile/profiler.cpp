@@ -11,6 +11,7 @@
 #include "common/files.h"
 #include "common/process.h"
 #include "runtime/profile/operator_table.h"
+#include "runtime/profile/profile_summary.h"
 
 namespace lockstep::profile {
 namespace {
@@ -31,7 +32,8 @@ bool is_part(const fs::path& file) {
 
 Profiler::Profiler(ProfilerOptions options) : options_(std::move(options)) {
   if (options_.joins) {
-    std::vector<fs::path> old = {options_.folder / "trace.json", options_.folder / "operators.txt"};
+    std::vector<fs::path> old = {options_.folder / "trace.json", options_.folder / "operators.txt",
+                                 options_.folder / "profile.json"};
     for (const auto& entry : fs::directory_iterator(options_.folder)) {
       if (is_part(entry.path())) old.push_back(entry.path());
     }
@@ -122,6 +124,9 @@ void Profiler::write_part() {
                             operators_.empty() ? "" : "\n", rank_name(options_.rank.rank, options_.rank.node),
                             steps, steps_, operator_table(operator_times(spans.spans)));
   write_file_atomically(options_.folder / "operators.txt", operators_, kMode);
+  const std::string summary =
+      profile_summary(spans, options_.rank).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  write_file_atomically(options_.folder / "profile.json", summary + '\n', kMode);
 }
 
 std::vector<fs::path> Profiler::parts_of_cycle(std::uint64_t cycle) const {

@@ -1,5 +1,5 @@
-// Profiles steps of a job by a schedule and leaves trace.json, which shows all ranks on one time line, and operators.txt,
-// the table of LibTorch's operators of one rank (docs/users/profiler.md).
+// Profiles steps of a job by a schedule and leaves trace.json, which shows all ranks on one time line, and of one rank
+// operators.txt, the table of LibTorch's operators, and profile.json for lockstep-report (docs/users/profiler.md).
 //
 // Each rank writes its events to a file in the folder when its active steps end. The first rank that uses the folder
 // joins these files as soon as all are there. It looks for them when a step ends, so no rank waits for another one.

@@ -34,6 +34,7 @@ struct Collection {
   std::function<std::uint64_t()> device_bytes;
   std::uint64_t next_memory_ns = 0;
   std::map<int, std::string> thread_names;  // of threads that may have ended
+  std::vector<std::string> modules;
 };
 
 Collection& collection() {
@@ -73,6 +74,21 @@ void add_span(Span span) {
   }
 }
 
+void add_fault(OperationFault fault, const std::string& operation, std::uint64_t bytes) {
+  Collection& all = collection();
+  const std::scoped_lock lock(all.mutex);
+  if (!tracing()) return;
+  FaultCount& count = all.spans.faults[{fault, operation}];
+  ++count.calls;
+  count.bytes += bytes;
+}
+
+void set_modules(std::vector<std::string> names) {
+  Collection& all = collection();
+  const std::scoped_lock lock(all.mutex);
+  all.modules = std::move(names);
+}
+
 void start_spans(std::function<std::uint64_t()> device_bytes) {
   Collection& all = collection();
   const std::scoped_lock lock(all.mutex);
@@ -87,6 +103,7 @@ Spans stop_spans() {
   const std::scoped_lock lock(all.mutex);
   tracing_now = false;
   all.spans.thread_names = all.thread_names;
+  all.spans.modules = all.modules;
   return std::exchange(all.spans, {});
 }
 

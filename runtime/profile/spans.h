@@ -13,11 +13,17 @@
 #include <functional>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace lockstep::profile {
 
 enum class SpanKind : std::uint8_t { step, phase, operation, collective, batch };
+
+/// The part that an operation has in the model: called by the program in a forward, a node of backward, or called by a
+/// node.
+/// none: called by another operation, or outside of the model.
+enum class ModelPart : std::uint8_t { none, forward, node, backward };
 
 /// A time span in monotonic nanoseconds.
 struct Span {
@@ -28,6 +34,17 @@ struct Span {
   std::uint64_t all_asked_ns = 0;  ///< of a collective: when the last rank asked for it; 0: unknown
   int late_rank = -1;              ///< that rank; -1: unknown
   int thread = 0;                  ///< set by add_span(): the thread's number in the kernel
+  ModelPart part = ModelPart::none;
+  int module = -1;          ///< index in Spans::modules; -1: unknown
+  std::uint64_t bytes = 0;  ///< of the results that the operation made, without views
+};
+
+/// Things that operations do and that make a step slow or imprecise.
+enum class OperationFault : std::uint8_t { host_copy, device_wait, half_sum };
+
+struct FaultCount {
+  std::uint64_t calls = 0;
+  std::uint64_t bytes = 0;
 };
 
 struct MemorySample {
@@ -40,7 +57,9 @@ struct Spans {
   std::vector<Span> spans;
   std::vector<MemorySample> memory;  ///< one per millisecond at most
   std::map<int, std::string> thread_names;
-  std::uint64_t dropped = 0;  ///< spans after the first kMaxSpans
+  std::vector<std::string> modules;
+  std::map<std::pair<OperationFault, std::string>, FaultCount> faults;  ///< the string names the operation
+  std::uint64_t dropped = 0;                                            ///< spans after the first kMaxSpans
 };
 
 /// About 100 MB; a trace with more is too large to look at.
@@ -53,6 +72,10 @@ inline bool tracing() {
 
 /// Ignored unless tracing().
 void add_span(Span span);
+void add_fault(OperationFault fault, const std::string& operation, std::uint64_t bytes = 0);
+
+/// The modules of the model.
+void set_modules(std::vector<std::string> names);
 
 /// Begins to collect, and drops what is collected. `device_bytes` returns the GPU memory in use; null: no GPU.
 void start_spans(std::function<std::uint64_t()> device_bytes = nullptr);

@@ -84,11 +84,6 @@ namespace ddp {
 class OperationObserver;
 struct Operation;
 }  // namespace ddp
-namespace train {
-/// Whether this operation waits for the device of its tensors, if they are on a device of this type.
-bool waits_for_device(const std::string& operation, c10::ArrayRef<c10::IValue> inputs,
-                      torch::DeviceType type);
-}  // namespace train
 
 /// With torch::kCPU it names the calls on tensors in host memory that would wait if the tensors were on a GPU, except
 /// copies. Not found: waiting in code that is not LibTorch's, such as cudaStreamSynchronize() or NCCL.

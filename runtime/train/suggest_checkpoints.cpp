@@ -8,29 +8,26 @@
 #include "common/error.h"
 #include "common/units.h"
 #include "runtime/ddp/operation_observer.h"
+#include "runtime/profile/module_owners.h"
 #include "runtime/train/debug.h"
 #include "runtime/train/rehearsal.h"
 
 namespace lockstep {
 namespace {
 
+using profile::storage_of;
 using Storage = c10::StorageImpl;
-
-const Storage* storage_of(const c10::IValue& value) {
-  if (!value.isTensor() || !value.toTensor().defined() || !value.toTensor().has_storage()) return nullptr;
-  return value.toTensor().storage().unsafeGetStorageImpl();
-}
 
 // Measures a forward: the time of each module, and the results that live on because backward needs them.
 class Measurement {
  public:
-  explicit Measurement(const torch::nn::Module& module) { add_modules(module, ""); }
+  explicit Measurement(const torch::nn::Module& module) : owners_(profile::module_owners(module)) {
+    for (const std::string& name : owners_.names) modules_.push_back({.candidate = {.module = name}});
+  }
 
   void see(const ddp::Operation& operation) {
-    for (const auto& input : operation.inputs) {
-      const auto owner = owners_.find(storage_of(input));
-      if (owner != owners_.end()) now_ = owner->second;
-    }
+    const int owner = owners_.owner_of(operation.inputs);
+    if (owner >= 0) now_ = owner;
     if (operation.called_by_program) {
       const std::uint64_t ns = monotonic_ns();
       if (now_ >= 0) at(now_).candidate.recompute_ms += static_cast<double>(ns - last_ns_) * 1e-6;
@@ -40,7 +37,7 @@ class Measurement {
       const Storage* storage = storage_of(result);
       const bool view = std::any_of(operation.inputs.begin(), operation.inputs.end(),
                                     [&](const auto& input) { return storage_of(input) == storage; });
-      if (storage == nullptr || view || owners_.count(storage) > 0) continue;
+      if (storage == nullptr || view || owners_.owners.count(storage) > 0) continue;
       const auto known = seen_.find(storage);
       if (known != seen_.end() && !results_[known->second].storage.expired()) continue;
       seen_[storage] = results_.size();
@@ -79,25 +76,8 @@ class Measurement {
 
   Module& at(int module) { return modules_[static_cast<std::size_t>(module)]; }
 
-  void add_modules(const torch::nn::Module& parent, const std::string& prefix) {
-    for (const auto& child : parent.named_children()) {
-      const std::string name = prefix + child.key();
-      const torch::nn::Module* module = child.value().get();
-      if (dynamic_cast<const torch::nn::SequentialImpl*>(module) != nullptr ||
-          dynamic_cast<const torch::nn::ModuleListImpl*>(module) != nullptr) {
-        add_modules(*module, name + ".");
-        continue;
-      }
-      const auto parameters = module->parameters();
-      if (parameters.empty()) continue;
-      for (const auto& parameter : parameters)
-        owners_.emplace(parameter.storage().unsafeGetStorageImpl(), static_cast<int>(modules_.size()));
-      modules_.push_back({.candidate = {.module = name}});
-    }
-  }
-
   std::vector<Module> modules_;
-  std::unordered_map<const Storage*, int> owners_;  // of parameters
+  profile::ModuleOwners owners_;
   std::vector<Result> results_;
   std::unordered_map<const Storage*, std::size_t> seen_;
   int now_ = -1;

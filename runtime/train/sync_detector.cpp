@@ -1,48 +1,19 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <algorithm>
-#include <set>
 #include <vector>
 
 #include "runtime/ddp/operation_observer.h"
+#include "runtime/profile/operator_faults.h"
 #include "runtime/train/debug.h"
 
 namespace lockstep {
 namespace {
 
-// Operations whose result's value or shape the host must know. Operations that call these are found through
-// them.
-const std::set<std::string> kWaiting = {"aten::_local_scalar_dense",
-                                        "aten::nonzero",
-                                        "aten::equal",
-                                        "aten::_unique",
-                                        "aten::_unique2",
-                                        "aten::unique_dim",
-                                        "aten::bincount",
-                                        "aten::unique_consecutive",
-                                        "aten::masked_select"};
-
 // An inner operation of the one that the program called has waited.
 thread_local bool waited = false;
 
 }  // namespace
-
-namespace train {
-
-bool waits_for_device(const std::string& operation, c10::ArrayRef<c10::IValue> inputs,
-                      torch::DeviceType type) {
-  const auto on_device = [type](const c10::IValue& input) {
-    return input.isTensor() && input.toTensor().defined() && input.toTensor().device().type() == type;
-  };
-  if (operation == "aten::copy_") {  // (into, from, non_blocking)
-    if (inputs.size() < 3 || (inputs[2].isBool() && inputs[2].toBool())) return false;
-    return type != torch::kCPU && on_device(inputs[0]) != on_device(inputs[1]);
-  }
-  return kWaiting.contains(operation) && std::any_of(inputs.begin(), inputs.end(), on_device);
-}
-
-}  // namespace train
 
 SyncDetector::SyncDetector(torch::DeviceType device)
     : device_(device),
@@ -54,7 +25,7 @@ SyncDetector::SyncDetector(torch::DeviceType device)
 SyncDetector::~SyncDetector() = default;
 
 void SyncDetector::see(const ddp::Operation& operation) {
-  waited = waited || train::waits_for_device(operation.name, operation.inputs, device_);
+  waited = waited || profile::waits_for_device(operation.name, operation.inputs, device_);
   if (!operation.called_by_program) return;
   if (waited) ++calls_[operation.name];
   waited = false;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstdio>
 #include <nlohmann/json.hpp>
 #include <string_view>
 #include <utility>
@@ -18,6 +19,8 @@
 
 namespace lockstep::data {
 namespace {
+
+constexpr int kLookAtImages = 64;
 
 bool is_compressed(std::span<const std::byte> packed) {
   const auto begins_with = [&](std::initializer_list<unsigned> magic) {
@@ -107,6 +110,22 @@ std::int64_t ImageBatchBuilder::label_of(std::size_t number, const std::vector<p
   return found->get<std::int64_t>();
 }
 
+// Says once that decoding at a part of the size would leave twice the batch's size, if that holds for most images.
+void ImageBatchBuilder::look_at_size(ImageSize decoded, std::span<const std::byte> packed) {
+  const ImageOptions& images = options_.images;
+  if (options_.rank != 0 || !images.transform || images.decode_at_least != ImageSize{} ||
+      looked_at_.load(std::memory_order_relaxed) >= kLookAtImages) {
+    return;
+  }
+  const ImageSize twice{.height = 2 * images.size.height, .width = 2 * images.size.width};
+  if (decoded_size(packed, twice).height < decoded.height) ++too_large_;
+  if (++looked_at_ != kLookAtImages || too_large_ < kLookAtImages * 3 / 4) return;
+  fmt::print(
+      stderr,
+      "lockstep: the workers decode images of {} x {} pixels for batches of {} x {}: set ImageOptions::decode_at_least = {{{}, {}}} if the transform needs no more, or make the images smaller once (lockstep-pack images)\n",
+      decoded.height, decoded.width, images.size.height, images.size.width, twice.height, twice.width);
+}
+
 // Returns the number of bytes read.
 std::size_t ImageBatchBuilder::take_sample(SampleId id, std::uint64_t epoch, int worker,
                                            std::span<std::uint8_t> out, std::int64_t* label) {
@@ -140,6 +159,7 @@ std::size_t ImageBatchBuilder::take_sample(SampleId id, std::uint64_t epoch, int
   }
   std::span<const std::uint8_t> pixels;
   if (compressed) {
+    look_at_size(size, buffers.packed);
     if (!direct) buffers.pixels.resize(bytes);
     const std::span<std::uint8_t> decoded = direct ? out : std::span(buffers.pixels);
     decode(buffers.packed, decoded, images.decode_at_least);

@@ -3,6 +3,7 @@
 // Threads: build() is safe from several threads, each with its own worker number.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -44,6 +45,7 @@ class ImageBatchBuilder final : public HostBatchBuilder {
   std::size_t image_bytes() const;
   std::int64_t label_of(std::size_t number, const std::vector<pack::Part>& parts,
                         WorkerBuffers& buffers) const;
+  void look_at_size(ImageSize decoded, std::span<const std::byte> packed);
   std::size_t take_sample(SampleId id, std::uint64_t epoch, int worker, std::span<std::uint8_t> out,
                           std::int64_t* label);
 
@@ -51,6 +53,8 @@ class ImageBatchBuilder final : public HostBatchBuilder {
   ImageBuildOptions options_;
   std::shared_ptr<BatchBuffers> buffers_;
   std::vector<WorkerBuffers> buffers_of_workers_;
+  std::atomic<int> looked_at_ = 0;  // images
+  std::atomic<int> too_large_ = 0;  // of them: decoding at a part of their size would suffice
 };
 
 }  // namespace lockstep::data

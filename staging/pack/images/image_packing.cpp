@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <exception>
+#include <list>
 #include <thread>
+#include <utility>
 
 #include "common/error.h"
 #include "staging/pack/digest.h"
@@ -22,7 +24,7 @@ namespace fs = std::filesystem;
 constexpr std::size_t kSamplesOfThread = 64;  // made before the finished ones are written
 
 struct MadeSample {
-  std::vector<SamplePart> parts;
+  std::vector<std::vector<SamplePart>> packs;  // the parts in each pack
   std::size_t images = 0;
   std::uint64_t source_bytes = 0;
 };
@@ -36,26 +38,38 @@ std::string with_ending(const std::string& kind, const std::string& ending) {
 class Maker {
  public:
   Maker(const ImagePackingOptions& options, const SampleList& samples)
-      : options_(options), samples_(samples) {}
+      : options_(options),
+        samples_(samples),
+        recipes_(std::max<std::size_t>(options.sizes.size(), 1), options.recipe) {
+    for (std::size_t i = 0; i < options.sizes.size(); ++i) recipes_[i].resize = options.sizes[i];
+  }
 
   MadeSample make(std::size_t sample) const try {
-    MadeSample made{.parts = samples_.read(sample)};
-    for (const SamplePart& part : made.parts) made.source_bytes += part.bytes.size();
+    MadeSample made{.packs = std::vector<std::vector<SamplePart>>(recipes_.size())};
     std::string kinds;
-    for (SamplePart& part : made.parts) {
-      if (options_.kind.empty() ? !is_image(part.bytes) : part.kind != options_.kind) continue;
+    for (SamplePart& part : samples_.read(sample)) {
+      made.source_bytes += part.bytes.size();
+      if (options_.kind.empty() ? !is_image(part.bytes) : part.kind != options_.kind) {
+        for (auto& parts : made.packs) parts.push_back(part);
+        continue;
+      }
       kinds += (kinds.empty() ? "" : ", ") + part.kind;
       ++made.images;
-      part.bytes = remake_image(options_.recipe, part.bytes);
-      part.kind = with_ending(part.kind, ending_of(options_.recipe.encoding));
+      auto images = remake_image(recipes_, part.bytes);
+      for (std::size_t i = 0; i < images.size(); ++i) {
+        made.packs[i].push_back({.kind = with_ending(part.kind, ending_of(options_.recipe.encoding)),
+                                 .bytes = std::move(images[i])});
+      }
     }
     if (made.images == 0) fail("there is no PNG or JPEG to make smaller");
     if (made.images > 1)
       fail(
           "there are several images ({}): name the kind of those to make smaller with --kind; the others are copied",
           kinds);
-    std::sort(made.parts.begin(), made.parts.end(),
-              [](const SamplePart& a, const SamplePart& b) { return a.kind < b.kind; });
+    for (auto& parts : made.packs) {
+      std::sort(parts.begin(), parts.end(),
+                [](const SamplePart& a, const SamplePart& b) { return a.kind < b.kind; });
+    }
     return made;
   } catch (const Error& error) {
     fail("{}, sample {} ({}): {}", options_.source.string(), sample, samples_.key(sample), error.what());
@@ -64,6 +78,7 @@ class Maker {
  private:
   const ImagePackingOptions& options_;
   const SampleList& samples_;
+  std::vector<ImageRecipe> recipes_;  // one for each pack
 };
 
 // Makes the samples from `begin` with several threads. Throws the error of the first sample that has one.
@@ -94,20 +109,63 @@ std::vector<MadeSample> make_block(const Maker& maker, std::size_t begin, std::s
   return made;
 }
 
-void add_sample(Packer& packer, const std::string& key, const MadeSample& sample,
-                ImagePackingResult& result) {
-  std::uint64_t bytes = 0;
-  for (const SamplePart& part : sample.parts) bytes += member_bytes(part.bytes.size());
-  packer.begin_sample(key, bytes);
-  for (const SamplePart& part : sample.parts) {
-    packer.begin_part(part.kind, part.bytes.size());
-    packer.write(part.bytes);
-    packer.end_part(xxh3_64(part.bytes));
-    result.payload_bytes += part.bytes.size();
+// A pack that is being written. It is removed unless it is published.
+class NewPack {
+ public:
+  NewPack(fs::path out, std::uint64_t shard_bytes, FileSystem& system)
+      : out_(std::move(out)),
+        system_(system),
+        unfinished_(unfinished_folder(out_), out_, system),
+        work_(working_folder(unfinished_, out_, system)),
+        folder_(make_folder(work_ / kPack, system)),
+        journal_(work_ / kJournal, "images", system),
+        packer_({.folder = folder_, .shard_bytes = shard_bytes}, journal_, system) {}
+
+  void add(const std::string& key, const std::vector<SamplePart>& parts) {
+    std::uint64_t bytes = 0;
+    for (const SamplePart& part : parts) bytes += member_bytes(part.bytes.size());
+    packer_.begin_sample(key, bytes);
+    for (const SamplePart& part : parts) {
+      packer_.begin_part(part.kind, part.bytes.size());
+      packer_.write(part.bytes);
+      packer_.end_part(xxh3_64(part.bytes));
+      payload_bytes_ += part.bytes.size();
+    }
   }
-  ++result.samples;
-  result.images += sample.images;
-  result.source_bytes += sample.source_bytes;
+  void finish() {
+    packer_.finish();
+    write_index(folder_ / kIndexName, 0, pieces_of(journal_), system_);
+  }
+  ImagePackingResult::Pack publish() {
+    publish_pack(folder_, out_, system_);
+    return {.out = out_, .shards = journal_.shards(), .payload_bytes = payload_bytes_};
+  }
+
+ private:
+  static fs::path make_folder(fs::path folder, FileSystem& system) {
+    (void)system.make_folder(folder, 0755);
+    return folder;
+  }
+
+  fs::path out_;
+  FileSystem& system_;
+  Unfinished unfinished_;
+  fs::path work_;
+  fs::path folder_;
+  Journal journal_;
+  Packer packer_;
+  std::uint64_t payload_bytes_ = 0;
+};
+
+std::vector<fs::path> folders_of(const ImagePackingOptions& options, FileSystem& system) {
+  if (options.sizes.size() < 2) return {new_folder(options.out, system)};
+  std::vector<fs::path> folders;
+  for (const std::size_t size : options.sizes) {
+    if (std::count(options.sizes.begin(), options.sizes.end(), size) > 1)
+      fail_usage("the size {} is given twice", size);
+    folders.push_back(new_folder(fmt::format("{}-{}", options.out.string(), size), system));
+  }
+  return folders;
 }
 
 std::size_t threads_of(const ImagePackingOptions& options) {
@@ -119,28 +177,28 @@ std::size_t threads_of(const ImagePackingOptions& options) {
 
 ImagePackingResult pack_images(const ImagePackingOptions& options) {
   FileSystem& system = options.system != nullptr ? *options.system : FileSystem::real();
-  const fs::path out = new_folder(options.out, system);  // before a large folder is listed
+  const std::vector<fs::path> folders = folders_of(options, system);  // before a large folder is listed
   const std::unique_ptr<SampleList> samples = list_samples(options.source, options.filters);
-  Unfinished unfinished(unfinished_folder(out), out, system);
-  const fs::path work = working_folder(unfinished, out, system);
-  const fs::path pack = work / "pack";
-  (void)system.make_folder(pack, 0755);
-  Journal journal(work / kJournal, "images", system);
-  Packer packer({.folder = pack, .shard_bytes = options.shard_bytes}, journal, system);
+  std::list<NewPack> packs;
+  for (const fs::path& out : folders) packs.emplace_back(out, options.shard_bytes, system);
   const Maker maker(options, *samples);
   const std::size_t threads = threads_of(options);
   ImagePackingResult result;
   for (std::size_t begin = 0; begin < samples->size(); begin += threads * kSamplesOfThread) {
     const std::size_t count = std::min(threads * kSamplesOfThread, samples->size() - begin);
     const std::vector<MadeSample> made = make_block(maker, begin, count, threads);
-    for (std::size_t i = 0; i < count; ++i) add_sample(packer, samples->key(begin + i), made[i], result);
+    for (std::size_t i = 0; i < count; ++i) {
+      auto parts = made[i].packs.begin();
+      for (NewPack& pack : packs) pack.add(samples->key(begin + i), *parts++);
+      result.images += made[i].images;
+      result.source_bytes += made[i].source_bytes;
+    }
+    result.samples += count;
     if (options.progress) options.progress(result.samples, samples->size());
     if (options.stop != nullptr && options.stop->load()) throw Stopped("stopped: nothing is kept");
   }
-  packer.finish();
-  write_index(pack / kIndexName, 0, pieces_of(journal), system);
-  publish_pack(pack, out, system);
-  result.shards = journal.shards();
+  for (NewPack& pack : packs) pack.finish();
+  for (NewPack& pack : packs) result.packs.push_back(pack.publish());
   return result;
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "common/error.h"
 #include "staging/pack/images/codec.h"
@@ -30,12 +31,14 @@ PixelSize scaled(PixelSize size, std::size_t shorter) {
 }
 
 // Decoding at a part of the size is fast, but not as sharp as the filter, which therefore gets twice what it needs.
-Image decode(const ImageRecipe& recipe, std::span<const std::byte> packed) {
+// Returns `last`, the result for another recipe, if it has this size.
+Image decode(const ImageRecipe& recipe, std::span<const std::byte> packed, Image last) {
   const PixelSize whole = image_size(packed);
   PixelSize at_least{};
   if (recipe.resize > 0 && shorter_side(whole) > 2 * recipe.resize)
     at_least = scaled(whole, 2 * recipe.resize);
   Image image{.whole = whole, .size = decoded_size(packed, at_least), .pixels = {}};
+  if (image.size == last.size) return last;
   if (image.size.width > recipe.max_pixels / std::max<std::size_t>(image.size.height, 1))
     fail("the image has {} x {} pixels, more than {}", image.size.height, image.size.width,
          recipe.max_pixels);
@@ -65,22 +68,7 @@ Image resample(const Image& image, const PixelBox& box, PixelSize to, Filter fil
   return result;
 }
 
-}  // namespace
-
-std::string ending_of(ImageRecipe::Encoding encoding) {
-  switch (encoding) {
-    case ImageRecipe::Encoding::jpeg:
-      return "jpg";
-    case ImageRecipe::Encoding::png:
-      return "png";
-    case ImageRecipe::Encoding::raw:
-      return "raw";
-  }
-  return "";
-}
-
-std::vector<std::byte> remake_image(const ImageRecipe& recipe, std::span<const std::byte> packed) {
-  Image image = decode(recipe, packed);
+std::vector<std::byte> remake(const ImageRecipe& recipe, Image image) {
   if (recipe.grey) image = to_grey(image);
   if (recipe.resize > 0 && shorter_side(image.size) != recipe.resize) {
     // The ratio is that of the whole image: a part of its size may be rounded.
@@ -107,6 +95,31 @@ std::vector<std::byte> remake_image(const ImageRecipe& recipe, std::span<const s
   }
   const auto bytes = std::as_bytes(std::span(image.pixels));
   return {bytes.begin(), bytes.end()};
+}
+
+}  // namespace
+
+std::string ending_of(ImageRecipe::Encoding encoding) {
+  switch (encoding) {
+    case ImageRecipe::Encoding::jpeg:
+      return "jpg";
+    case ImageRecipe::Encoding::png:
+      return "png";
+    case ImageRecipe::Encoding::raw:
+      return "raw";
+  }
+  return "";
+}
+
+std::vector<std::vector<std::byte>> remake_image(std::span<const ImageRecipe> recipes,
+                                                 std::span<const std::byte> packed) {
+  std::vector<std::vector<std::byte>> made;
+  Image decoded;
+  for (const ImageRecipe& recipe : recipes) {
+    decoded = decode(recipe, packed, std::move(decoded));
+    made.push_back(remake(recipe, decoded));
+  }
+  return made;
 }
 
 }  // namespace lockstep::pack

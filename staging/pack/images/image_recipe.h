@@ -29,8 +29,9 @@ struct ImageRecipe {
 /// The last ending of the name of an encoded image: "jpg", "png" or "raw" (pixels without a header).
 std::string ending_of(ImageRecipe::Encoding encoding);
 
-/// Decodes a PNG or JPEG, scales, crops and encodes it. Throws Error if the image is damaged, has too many pixels, or is
-/// smaller than the crop.
-std::vector<std::byte> remake_image(const ImageRecipe& recipe, std::span<const std::byte> packed);
+/// Decodes a PNG or JPEG, and scales, crops and encodes it as each of the recipes says. The results do not depend on the
+/// other recipes. Throws Error if the image is damaged, has too many pixels, or is smaller than the crop.
+std::vector<std::vector<std::byte>> remake_image(std::span<const ImageRecipe> recipes,
+                                                 std::span<const std::byte> packed);
 
 }  // namespace lockstep::pack

@@ -49,20 +49,22 @@ void run_images(const Tool& tool, ImagesArguments& arguments) {
     result = pack_images(options);
   });
   const double seconds = seconds_between(begin, monotonic_ns());
-  if (tool.json()) {
-    Tool::print({{"source", options.source.string()},
-                 {"out", options.out.string()},
-                 {"samples", result.samples},
-                 {"images", result.images},
-                 {"shards", result.shards},
-                 {"source_bytes", result.source_bytes},
-                 {"payload_bytes", result.payload_bytes},
-                 {"seconds", seconds}});
-    return;
+  for (const ImagePackingResult::Pack& pack : result.packs) {
+    if (tool.json()) {
+      Tool::print({{"source", options.source.string()},
+                   {"out", pack.out.string()},
+                   {"samples", result.samples},
+                   {"images", result.images},
+                   {"shards", pack.shards},
+                   {"source_bytes", result.source_bytes},
+                   {"payload_bytes", pack.payload_bytes},
+                   {"seconds", seconds}});
+      continue;
+    }
+    fmt::print("{}: packed {} images in {} shards: {} instead of {} in {}\n", pack.out.string(),
+               result.images, pack.shards, format_bytes(pack.payload_bytes),
+               format_bytes(result.source_bytes), format_seconds(seconds));
   }
-  fmt::print("{}: packed {} images in {} shards: {} instead of {} in {}\n", options.out.string(),
-             result.images, result.shards, format_bytes(result.payload_bytes),
-             format_bytes(result.source_bytes), format_seconds(seconds));
 }
 
 }  // namespace
@@ -78,8 +80,11 @@ void add_images_verb(Tool& tool) {
       ->check(Tool::named());
   images.add_option("--out", options.out, "The pack: a new folder")->required()->check(Tool::named());
   images
-      .add_option("--resize", recipe.resize,
-                  "Length of the shorter side in pixels; the longer one keeps the ratio")
+      .add_option(
+          "--resize", options.sizes,
+          "Length of the shorter side in pixels; the longer one keeps the ratio. Several, such as 256,128, make a pack for each: OUT-256, OUT-128")
+      ->delimiter(',')
+      ->allow_extra_args(false)
       ->check(CLI::PositiveNumber);
   add_choice<Filter>(images, "--resample", recipe.filter,
                      {{"lanczos", Filter::lanczos}, {"triangle", Filter::triangle}, {"box", Filter::box}},

@@ -235,6 +235,30 @@ TEST_F(ImageLoader, TransformsResizeImagesAndMayChangeLabels) {
   EXPECT_EQ(different.size(), seeds.size());
 }
 
+// Half of 48 x 40 is twice the batch's 12 x 10.
+TEST_F(ImageLoader, ImagesThatNeedNotBeDecodedAtTheirSizeAreNamed) {
+  const auto said = [&](const ImageSize& size, const ImageSize& at_least) {
+    files_.clear();
+    const std::string jpeg = jpeg_of(picture(1, size), size);
+    for (int i = 0; i < 80; ++i) write(fmt::format("i{:03}.jpg", i), jpeg);
+    ImageOptions options;
+    options.label = "";
+    options.decode_at_least = at_least;
+    options.transform = [](ImageSample& sample) {
+      crop_and_scale(sample.pixels, sample.size, sample.channels, {.size = sample.size}, sample.out, kSize);
+    };
+    ::testing::internal::CaptureStderr();
+    Loader loader(pack(), plan(), 0, nullptr, images(options));
+    for (const Batch& batch : loader) (void)batch;
+    return ::testing::internal::GetCapturedStderr();
+  };
+  EXPECT_THAT(said({48, 40}, {}),
+              HasSubstr("the workers decode images of 48 x 40 pixels for batches of 12 x 10: set "
+                        "ImageOptions::decode_at_least = {24, 20}"));
+  EXPECT_EQ(said({48, 40}, {24, 20}), "");
+  EXPECT_EQ(said({46, 40}, {}), "") << "half is less than twice the batch's size";
+}
+
 TEST_F(ImageLoader, WithoutLabelsThereAreNone) {
   for (std::size_t i = 0; i < 5; ++i) write(fmt::format("i{}.png", i), png_of(picture(i), kSize));
   ImageOptions options;

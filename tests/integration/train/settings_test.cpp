@@ -82,6 +82,11 @@ TEST_F(Settings, OfWorldFlushDenormals) {
   EXPECT_EQ(kept, 0) << "in a thread that was started later";
 }
 
+// LibTorch would start one for each CPU of the node.
+TEST_F(Settings, OfWorldGiveTasksAsManyThreadsAsComputing) {
+  EXPECT_EQ(at::get_num_interop_threads(), 1) << "OMP_NUM_THREADS of the tests";
+}
+
 TEST_F(Settings, MoreThreadsThanCpusAreNamed) {
   EXPECT_EQ(comm::too_many_threads(4, 4), std::nullopt);
   EXPECT_EQ(comm::too_many_threads(4, 1),

@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
 #include <ostream>
 
 #include "common/clock.h"
@@ -64,13 +65,39 @@ std::function<void(MadeUpRun&)> on_gpus(const std::function<void(record::Gpu& gp
 }
 
 // The loader's threads were ready to run and had no CPU for so many percent of the time in which they built batches.
-std::function<void(MadeUpRun&)> loader_without_cpu(std::uint64_t percent) {
-  return [percent](MadeUpRun& run) {
-    run.also = [percent](Writer& writer, int, int) {
-      writer.add_loader_work({.build_ns = 100'000, .delay_ns = percent * 1000});
-      writer.set_resources({.sampled_ns = 1});
+// They used so many percent of the processor time.
+std::function<void(MadeUpRun&)> loader_without_cpu(std::uint64_t percent, std::uint64_t of_cpu = 20) {
+  return [=](MadeUpRun& run) {
+    run.also = [=](Writer& writer, int, int step) {
+      writer.add_loader_work({.build_ns = 100'000, .user_ns = of_cpu * 1000, .delay_ns = percent * 1000});
+      writer.set_resources({.sampled_ns = 1, .user_ns = (static_cast<std::uint64_t>(step) + 1) * 100'000});
     };
   };
+}
+
+// Rank 0 profiled two steps of 100 ms. Nothing stands out, except for the change.
+std::function<void(MadeUpRun&)> profiled(const std::function<void(nlohmann::json&)>& change) {
+  return [change](MadeUpRun& run) {
+    nlohmann::json profile = {
+        {"rank", 0},
+        {"node", "n1"},
+        {"steps", 2},
+        {"step_ms", 200.0},
+        {"operators", {{{"name", "aten::mm"}, {"calls", 80}, {"total_ms", 120.0}, {"self_ms", 110.0}}}},
+        {"modules", nlohmann::json::array()},
+        {"small", {{"calls", 1800}, {"ms", 8.0}, {"name", "aten::add"}}},
+        {"host_copies", nlohmann::json::array()},
+        {"device_waits", nlohmann::json::array()},
+        {"half_sums", nlohmann::json::array()}};
+    change(profile);
+    run.also = [profile, folder = run.folder.path()](Writer&, int rank, int step) {
+      if (rank == 0 && step == 0) write_file_atomically(folder / "profile.json", profile.dump());
+    };
+  };
+}
+
+nlohmann::json counted(const char* name, int calls, int bytes = 0) {
+  return {{"name", name}, {"calls", calls}, {"bytes", bytes}};
 }
 
 // Of each rank in 10 s.
@@ -134,9 +161,34 @@ std::vector<Fault> faults() {
        "--pin=auto,workers=4", loader_without_cpu(40)},
       {"data-cpus",
        {},
-       "waited for data for 1 % of the step",
+       "use 20 % of the processor time and share the CPUs with computing: they had none for 40 %",
        "LoaderOptions{.workers = 1}",
        loader_without_cpu(40)},
+      {"small-operators",
+       {},
+       "900 operators of less than 10 µs in each step; they take 25 % of it. The most "
+       "frequent one is aten::add.",
+       "torch::stack",
+       profiled([](nlohmann::json& profile) { profile["small"]["ms"] = 50.0; })},
+      {"host-copies",
+       {},
+       "copies them to the device: aten::to 3 times, aten::copy_ once in each step, 4.00 KiB.",
+       "register_buffer",
+       profiled([](nlohmann::json& profile) {
+         profile["host_copies"] = {counted("aten::copy_", 2, 4096), counted("aten::to", 6, 4096)};
+       })},
+      {"device-waits",
+       {},
+       "waits for the device in each step: aten::item 2 times",
+       "step % 100",
+       profiled([](nlohmann::json& profile) { profile["device_waits"] = {counted("aten::item", 4)}; })},
+      {"half-sums",
+       {},
+       "rounded to 3 digits or less: aten::mean of 512 values in Half once.",
+       "torch::kFloat",
+       profiled([](nlohmann::json& profile) {
+         profile["half_sums"] = {counted("aten::mean of 512 values in Half", 2)};
+       })},
       {"small-reads", [](RankStep& does, int, int) { does.data_wait = 50; },
        "each rank reads 4.00 KiB at a time, 500 times a second", "lockstep-pack create",
        reads(5000, 4096, 0, 0)},
@@ -334,6 +386,30 @@ TEST(Advice, InputWithoutTheseFaultsIsNotNamed) {
   reads(100, 1 << 20, 5 * kGiB / 4, kGiB)(made_up);
   const auto run = made_up.make([](RankStep& does, int, int) { does.data_wait = 50; });
   EXPECT_EQ(find_all(run).advice.at(0).rule, "data-not-staged");
+}
+
+TEST(Advice, LoaderThreadsThatLackCpusAreNotNamedIfTheyCostNothing) {
+  MadeUpRun made_up;
+  loader_without_cpu(40, 2)(made_up);
+  EXPECT_THAT(find_all(made_up.make()).advice, IsEmpty());
+}
+
+TEST(Advice, AProfileWithoutTheseFaultsGetsNone) {
+  const auto advice_on = [](const std::function<void(nlohmann::json&)>& change) {
+    MadeUpRun made_up;
+    profiled(change)(made_up);
+    return find_all(made_up.make()).advice;
+  };
+  EXPECT_THAT(advice_on([](nlohmann::json&) {}), IsEmpty());
+  EXPECT_THAT(advice_on([](nlohmann::json& profile) {  // once in the two steps
+                profile["device_waits"] = {counted("aten::item", 1)};
+                profile["host_copies"] = {counted("aten::to", 1, 1 << 20)};
+              }),
+              IsEmpty());
+  EXPECT_THAT(advice_on([](nlohmann::json& profile) {  // few calls
+                profile["small"] = {{"calls", 400}, {"ms", 50.0}, {"name", "aten::add"}};
+              }),
+              IsEmpty());
 }
 
 TEST(Advice, UnusedGpusOfRanksWithoutRecordsAreNotNamed) {

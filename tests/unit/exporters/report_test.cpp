@@ -263,6 +263,32 @@ TEST_F(ReportTest, GpusAreInTheTextThePageAndTheJson) {
   EXPECT_DOUBLE_EQ(json["ranks"][1]["gpu"]["busy_seconds"], 93e-9);
 }
 
+TEST_F(ReportTest, AProfileIsInTheTextThePageAndTheJson) {
+  step(rank(0, 1), 90);
+  const auto file = folder_ / "profile.json";
+  write_file_atomically(
+      file,
+      R"({"rank":0,"node":"n1","steps":2,"step_ms":200.0,"small":{"calls":0,"ms":0.0,"name":""},)"
+      R"("operators":[{"name":"aten::mm","calls":80,"total_ms":120.0,"self_ms":110.0}],)"
+      R"("modules":[{"name":"blocks.3","forward_ms":24.0,"backward_ms":50.0,"forward_bytes":2097152,"backward_bytes":4194304}],)"
+      R"("host_copies":[],"device_waits":[],"half_sums":[]})");
+  const Run run = load({folder_.path()});
+  const std::string text = to_text(run);
+  EXPECT_THAT(text,
+              HasSubstr("profile of rank 0 on n1, milliseconds per step, mean of 2 steps of 100.00 ms:"));
+  EXPECT_THAT(text, HasSubstr("       40     60.00     55.00  aten::mm\n"));
+  EXPECT_THAT(text, HasSubstr("    12.00     25.00   1.00 MiB   2.00 MiB  blocks.3\n"));
+  EXPECT_THAT(to_html(run), HasSubstr("2.00 MiB  blocks.3"));
+  EXPECT_EQ(to_json(run)["profile"]["operators"][0]["calls"], 80);
+
+  std::filesystem::last_write_time(file,
+                                   std::filesystem::file_time_type::clock::now() - std::chrono::hours(1));
+  EXPECT_THAT(to_text(load({folder_.path()})), Not(HasSubstr("profile"))) << "of an earlier run";
+  write_file_atomically(file, R"({"rank":0})");
+  EXPECT_THAT(load({folder_.path()}).notes,
+              ElementsAre(HasSubstr("profile.json is not a profile of lockstep")));
+}
+
 TEST_F(ReportTest, AJobIsFoundByItsNumber) {
   ::unsetenv("LOCKSTEP_REPORT_DIR");
   ::setenv("XDG_RUNTIME_DIR", folder_.path().c_str(), 1);

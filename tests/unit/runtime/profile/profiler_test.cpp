@@ -12,6 +12,7 @@
 #include "common/clock.h"
 #include "common/files.h"
 #include "runtime/profile/operator_table.h"
+#include "runtime/profile/profile_summary.h"
 #include "runtime/profile/step_timer.h"
 #include "tests/unit/exporters/temporary_folder.h"
 
@@ -86,6 +87,41 @@ TEST(OperatorTable, DividesTimeIntoOwnAndThatOfCalledOperators) {
   EXPECT_EQ(times[1].total_ns, 100);
   EXPECT_EQ(times[1].self_ns, 70);
   EXPECT_THAT(operator_table(times), HasSubstr("        3        0.001        0.001    93.6  inner\n"));
+}
+
+TEST(ProfileSummary, DividesTimeAndBytesAmongModules) {
+  const auto part = [](std::string name, ModelPart what, int module, std::uint64_t ns, std::uint64_t bytes) {
+    Span span = operation(std::move(name), 1000, 1000 + ns);
+    span.part = what;
+    span.module = module;
+    span.bytes = bytes;
+    return span;
+  };
+  Spans spans;
+  spans.modules = {"first", "unused", "second"};
+  spans.spans = {part("aten::linear", ModelPart::forward, 2, 3'000'000, 400),
+                 part("aten::addmm", ModelPart::none, 2, 2'900'000, 400),  // called by linear
+                 part("aten::relu", ModelPart::forward, 0, 2'000, 100),
+                 part("aten::relu", ModelPart::forward, 0, 3'000, 100),
+                 part("AddmmBackward0", ModelPart::node, 2, 5'000'000, 0),
+                 part("aten::mm", ModelPart::backward, 2, 4'000'000, 800),
+                 part("aten::add_", ModelPart::backward, -1, 5'000, 7),
+                 {.kind = SpanKind::step, .name = "step 1", .begin_ns = 0, .end_ns = 9'000'000}};
+  spans.faults[{OperationFault::device_wait, "aten::item"}] = {.calls = 3, .bytes = 0};
+  const json summary = profile_summary(spans, {.rank = 1, .node = "n2"});
+  EXPECT_EQ(
+      summary["modules"],
+      json::parse(
+          R"([{"name":"second","forward_ms":3.0,"backward_ms":5.0,"forward_bytes":400,"backward_bytes":800},)"
+          R"({"name":"first","forward_ms":0.005,"backward_ms":0.0,"forward_bytes":200,"backward_bytes":0}])"));
+  EXPECT_EQ(summary["small"], json::parse(R"({"calls":3,"ms":0.01,"name":"aten::relu"})"));
+  EXPECT_EQ(summary["device_waits"], json::parse(R"([{"name":"aten::item","calls":3,"bytes":0}])"));
+  EXPECT_THAT(summary["half_sums"], IsEmpty());
+  EXPECT_EQ(summary["steps"], 1);
+  EXPECT_EQ(summary["step_ms"], 9.0);
+  EXPECT_EQ(summary["node"], "n2");
+  for (int i = 0; i < 12; ++i) spans.spans.push_back(operation(fmt::format("op{}", i), 0, 10));
+  EXPECT_THAT(profile_summary(spans, {.rank = 1, .node = "n2"})["operators"], SizeIs(10));
 }
 
 TEST(Trace, PutsRanksOnTheClockOfTheFirst) {
@@ -178,7 +214,7 @@ TEST_F(ProfilerTest, KeepsTheActiveSteps) {
   EXPECT_THAT(names_in_trace("step"), ElementsAre("step 3", "step 4", "step 7", "step 8"));
   EXPECT_THAT(names_in_trace("phase"), SizeIs(4));
   EXPECT_THAT(names_in_trace("operator"), SizeIs(4));
-  EXPECT_THAT(files(), ElementsAre("operators.txt", "trace.json"));
+  EXPECT_THAT(files(), ElementsAre("operators.txt", "profile.json", "trace.json"));
   EXPECT_THAT(read_text_file(folder_ / "operators.txt"),
               HasSubstr("Operators of rank 0 on n1 in 2 steps, until step 8"));
   EXPECT_FALSE(tracing());
@@ -207,10 +243,10 @@ TEST_F(ProfilerTest, SaysThatAJobWasTooShort) {
 TEST_F(ProfilerTest, JoinsTheRanksWhenAllAreThere) {
   Profiler profiler(options({.active = 1}, /*ranks=*/2));
   train(profiler, 3);
-  EXPECT_THAT(files(), ElementsAre("operators.txt", "trace-000000-000000.part"));
+  EXPECT_THAT(files(), ElementsAre("operators.txt", "profile.json", "trace-000000-000000.part"));
   write_file_atomically(folder_ / "trace-000000-000001.part", trace_events({}, {.rank = 1, .node = "n2"}));
   train(profiler, 1);
-  EXPECT_THAT(files(), ElementsAre("operators.txt", "trace.json"));
+  EXPECT_THAT(files(), ElementsAre("operators.txt", "profile.json", "trace.json"));
   const json trace = json::parse(read_text_file(folder_ / "trace.json"));
   const auto ranks = events_with(trace["traceEvents"], "name", "process_name");
   ASSERT_THAT(ranks, SizeIs(2));
@@ -220,7 +256,8 @@ TEST_F(ProfilerTest, JoinsTheRanksWhenAllAreThere) {
 
 TEST_F(ProfilerTest, RemovesAnEarlierProfileFirst) {
   write_file_atomically(folder_ / "trace-000000-000001.part", "of an earlier job");
-  write_file_atomically(folder_ / "trace.json", "of an earlier job");
+  for (const char* name : {"trace.json", "operators.txt", "profile.json"})
+    write_file_atomically(folder_ / name, "of an earlier job");
   write_file_atomically(folder_ / "rank-000000.record", "stays");
   const Profiler profiler(options({.active = 1}));
   EXPECT_THAT(files(), ElementsAre("rank-000000.record"));

@@ -1,10 +1,12 @@
 // A model's mistakes are found from one forward, which leaves the model as it was.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/script.h>
 
 #include "common/error.h"
 #include "runtime/train/debug.h"
 #include "runtime/train/grad_scaler.h"
+#include "runtime/train/script_module.h"
 #include "runtime/train/settings.h"
 
 namespace lockstep {
@@ -181,6 +183,31 @@ TEST(ModelCheck, NamesSumsInHalfPrecision) {
   EXPECT_THAT(with([](const auto& y) { return y.mean(); }),
               ElementsAre(HasSubstr("aten::mean of 2048 values in BFloat16: the result is rounded")));
   EXPECT_THAT(with([](const auto& y) { return y.sum(torch::kFloat); }), IsEmpty());
+}
+
+// TorchScript's optimiser would hide the operations of a script that has run before from the graph.
+TEST(ModelCheck, LooksIntoScriptsAlsoAfterTheirFirstRuns) {
+  torch::jit::Module script("__torch__.Net");
+  script.register_parameter("weight", torch::randn({90, 64}, torch::requires_grad()), false);
+  script.register_parameter("bias", torch::zeros({90}, torch::requires_grad()), false);
+  script.register_buffer("mean", torch::zeros({90}));
+  script.register_buffer("var", torch::ones({90}));
+  script.register_attribute("training", c10::BoolType::get(), true);
+  script.define(R"(
+    def forward(self, x):
+      y = torch.nn.functional.linear(x, self.weight, self.bias)
+      y = torch.batch_norm(y, None, None, self.mean, self.var, True, 0.1, 1e-5, False)
+      y = torch.tanh(y) * 2.0 + 1.0
+      return torch.mean(y.to(torch.bfloat16))
+  )");
+  ScriptModule model(script);
+  const auto x = torch::randn({32, 64}, torch::requires_grad());
+  const auto loss = [&] { return model->forward(x).toTensor(); };
+  for (int i = 0; i < 4; ++i) loss().backward();
+  const auto found = check_model(*model, loss);
+  EXPECT_THAT(found.biases_before_batch_norm, ElementsAre("bias"));
+  EXPECT_THAT(found.others,
+              ElementsAre(HasSubstr("weight: a dimension of 90"), HasSubstr("aten::mean of 2880 values")));
 }
 
 // Only where the buckets keep that order.

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "common/error.h"
+#include "runtime/profile/operator_faults.h"
 #include "runtime/train/debug.h"
 
 namespace lockstep {
@@ -72,7 +73,7 @@ TEST(SyncDetector, CopiesBetweenHostAndDeviceWait) {
   };
   const auto waits = [&](torch::DeviceType into, torch::DeviceType from, bool non_blocking) {
     const std::vector<c10::IValue> inputs = {on(into), on(from), non_blocking};
-    return train::waits_for_device("aten::copy_", inputs, torch::kCUDA);
+    return profile::waits_for_device("aten::copy_", inputs, torch::kCUDA);
   };
   EXPECT_TRUE(waits(torch::kCPU, torch::kCUDA, false));
   EXPECT_TRUE(waits(torch::kCUDA, torch::kCPU, false));

@@ -77,8 +77,9 @@ TEST_F(ImagePacking, ScalesTheImagesAndCopiesTheOtherParts) {
   const ImagePackingResult result = pack_images(options_);
   EXPECT_EQ(result.samples, 2);
   EXPECT_EQ(result.images, 2);
-  EXPECT_EQ(result.shards, 1);
-  EXPECT_LT(result.payload_bytes, result.source_bytes);
+  ASSERT_EQ(result.packs.size(), 1);
+  EXPECT_EQ(result.packs[0].shards, 1);
+  EXPECT_LT(result.packs[0].payload_bytes, result.source_bytes);
   const std::unique_ptr<Reader> reader = open(options_.out);
   reader->verify();
   EXPECT_EQ(reader->key(0), "a/cat1");
@@ -170,10 +171,42 @@ TEST_F(ImagePacking, ResultDoesNotDependOnThreads) {
   for (const int threads : {1, 4}) {
     options_.threads = threads;
     options_.out = folder_ / fmt::format("pack{}", threads);
-    EXPECT_GT(pack_images(options_).shards, 3);
+    EXPECT_GT(pack_images(options_).packs.at(0).shards, 3);
     packs.push_back(staging_test::content_of(options_.out));
   }
   EXPECT_EQ(packs[0], packs[1]);
+}
+
+// 401 x 603 is decoded at 1/4 of its size for 40, at 1/2 for 90, and as a whole for 180 and 200.
+TEST_F(ImagePacking, SeveralSizesMakeThePacksThatACallForEachMakes) {
+  write_jpeg("x.jpg", {401, 603});
+  write("photos/x.cls", "7");
+  write_png("y.png");
+  options_.sizes = {40, 200, 180, 90};
+  const ImagePackingResult result = pack_images(options_);
+  EXPECT_EQ(result.samples, 2);
+  EXPECT_EQ(result.images, 2);
+  ASSERT_EQ(result.packs.size(), 4);
+  for (std::size_t i = 0; i < options_.sizes.size(); ++i) {
+    const std::size_t size = options_.sizes[i];
+    EXPECT_EQ(result.packs[i].out, folder_ / fmt::format("pack-{}", size));
+    ImagePackingOptions alone = options_;
+    alone.sizes = {size};
+    alone.out = folder_ / "alone";
+    EXPECT_EQ(pack_images(alone).packs.at(0).payload_bytes, result.packs[i].payload_bytes);
+    EXPECT_EQ(staging_test::content_of(alone.out), staging_test::content_of(result.packs[i].out));
+    fs::remove_all(alone.out);
+  }
+}
+
+TEST_F(ImagePacking, SeveralSizesAppearTogetherOrNotAtAll) {
+  write_png("x.png");
+  options_.sizes = {20, 10, 20};
+  EXPECT_THROW(pack_images(options_), UsageError);
+  options_.sizes = {20, 10};
+  options_.recipe.crop = PixelSize{12, 12};  // fits 20 only
+  EXPECT_THAT([&] { pack_images(options_); }, ThrowsErrorWith("sample 0 (x)", "10 x 17"));
+  EXPECT_THAT(names_here(), ElementsAre("photos"));
 }
 
 TEST_F(ImagePacking, ChangesOneOfSeveralImagesOnlyIfItIsNamed) {

@@ -1,0 +1,154 @@
+// The operators of real forwards and backwards are attributed to the modules that called them.
+#include "runtime/profile/operators.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <functional>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "runtime/profile/operator_faults.h"
+#include "runtime/profile/profile_summary.h"
+#include "runtime/profile/spans.h"
+
+namespace lockstep::profile {
+namespace {
+
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::Key;
+using ::testing::Not;
+using ::testing::Pair;
+
+struct TwoLayersImpl : torch::nn::Module {
+  TwoLayersImpl() {
+    first = register_module("first", torch::nn::Linear(8, 64));
+    blocks = register_module("blocks", torch::nn::Sequential(torch::nn::Linear(64, 64), torch::nn::ReLU(),
+                                                             torch::nn::Linear(64, 2)));
+  }
+  torch::Tensor forward(const torch::Tensor& x) { return blocks->forward(torch::tanh(first(x))); }
+  torch::nn::Linear first{nullptr};
+  torch::nn::Sequential blocks;
+};
+TORCH_MODULE(TwoLayers);
+
+class Operators : public ::testing::Test {
+ protected:
+  Operators() { set_model(model_.ptr().get()); }
+  ~Operators() override { set_model(nullptr); }
+
+  static Spans trace(const std::function<void()>& step) {
+    trace_operators(true);
+    start_spans();
+    step();
+    trace_operators(false);
+    return stop_spans();
+  }
+
+  TwoLayers model_;
+  torch::Tensor x_ = torch::ones({32, 8});
+};
+
+// The names of the operators of this part, by module.
+std::multimap<std::string, std::string> operators_of(const Spans& spans, ModelPart part) {
+  std::multimap<std::string, std::string> found;
+  for (const Span& span : spans.spans) {
+    if (span.part == part)
+      found.emplace(span.module < 0 ? "" : spans.modules.at(static_cast<std::size_t>(span.module)),
+                    span.name);
+  }
+  return found;
+}
+
+TEST_F(Operators, BelongToTheModuleThatOwnsTheirWeightsOrToTheOneBefore) {
+  torch::Tensor loss;
+  const Spans spans = trace([&] { loss = model_(x_).sum(); });
+  EXPECT_THAT(spans.modules, ElementsAre("first", "blocks.0", "blocks.2"));
+  EXPECT_THAT(operators_of(spans, ModelPart::forward),
+              ElementsAre(Pair("blocks.0", "aten::linear"), Pair("blocks.0", "aten::relu"),
+                          Pair("blocks.2", "aten::linear"), Pair("blocks.2", "aten::sum"),
+                          Pair("first", "aten::linear"), Pair("first", "aten::tanh")));
+  EXPECT_THAT(operators_of(spans, ModelPart::node), IsEmpty());
+  for (const Span& span : spans.spans) {
+    if (span.name == "aten::linear" && spans.modules.at(static_cast<std::size_t>(span.module)) == "first")
+      EXPECT_EQ(span.bytes, 32 * 64 * sizeof(float));
+  }
+}
+
+TEST_F(Operators, NodesOfBackwardBelongToTheModuleWhoseOperatorMadeThem) {
+  const Spans spans = trace([&] { model_(x_).sum().backward(); });
+  const auto nodes = operators_of(spans, ModelPart::node);
+  EXPECT_THAT(nodes, Contains(Pair("first", "TanhBackward0")));
+  EXPECT_THAT(nodes, Contains(Pair("first", "AddmmBackward0")));
+  EXPECT_THAT(nodes, Contains(Pair("blocks.0", "ReluBackward0")));
+  EXPECT_THAT(nodes, Contains(Pair("blocks.0", "AddmmBackward0")));
+  EXPECT_THAT(nodes, Contains(Pair("blocks.2", "SumBackward0")));
+  EXPECT_THAT(operators_of(spans, ModelPart::backward), Contains(Pair("blocks.0", "aten::mm")));
+  const auto modules = profile_summary(spans, {.rank = 0, .node = "n1"})["modules"];
+  ASSERT_EQ(modules.size(), 3);
+  for (const auto& module : modules) {
+    EXPECT_GT(module["forward_ms"], 0) << module;
+    EXPECT_GT(module["backward_ms"], 0) << module;
+    EXPECT_GT(module["backward_bytes"], 0) << module;
+  }
+}
+
+// An optimizer's operators get parameters too.
+TEST_F(Operators, OutsideOfForwardAndBackwardBelongToNoModule) {
+  torch::optim::SGD optimizer(model_->parameters(), 0.1);
+  const Spans spans = trace([&] {
+    torch::Tensor loss = model_(x_).sum();
+    loss.backward();
+    (void)(loss * 2);  // after backward
+    optimizer.step();
+    const torch::NoGradGuard evaluates;
+    model_(x_);
+  });
+  EXPECT_EQ(operators_of(spans, ModelPart::forward).size(), 6);
+  EXPECT_THAT(operators_of(spans, ModelPart::forward), Not(Contains(Pair(::testing::_, "aten::mul"))));
+}
+
+TEST_F(Operators, SumsInHalfPrecisionAreFaultsOfTheModel) {
+  const auto faults_of = [&](const std::function<void()>& step) { return trace(step).faults; };
+  EXPECT_THAT(faults_of([&] {
+                (void)model_(x_.expand({32, 8}).repeat({8, 1})).to(torch::kBFloat16).mean();
+              }),
+              ElementsAre(Key(Pair(OperationFault::half_sum, "aten::mean of 512 values in BFloat16"))));
+  EXPECT_THAT(faults_of([&] {
+                const torch::Tensor y = model_(x_.repeat({8, 1}));
+                (void)y.to(torch::kBFloat16).sum(torch::kFloat);
+                (void)y.sum().item<float>();  // waits for no device
+              }),
+              IsEmpty());
+}
+
+// These tensors have a device, and no memory.
+TEST(OperatorFaults, CopiesFromHostToDeviceAndWaitsAreFound) {
+  const auto on = [](torch::DeviceType type) -> c10::IValue {
+    const auto key = type == torch::kCUDA ? c10::DispatchKey::CUDA : c10::DispatchKey::CPU;
+    auto tensor =
+        at::detail::make_tensor<c10::TensorImpl>(c10::DispatchKeySet(key), caffe2::TypeMeta::Make<float>(),
+                                                 torch::Device(type, type == torch::kCUDA ? 0 : -1));
+    tensor.unsafeGetTensorImpl()->set_sizes_contiguous({10});
+    return tensor;
+  };
+  const auto copied = [&](torch::DeviceType into, torch::DeviceType from) {
+    const std::vector<c10::IValue> inputs = {on(into), on(from), true};
+    return bytes_to_device("aten::copy_", inputs);
+  };
+  EXPECT_EQ(copied(torch::kCUDA, torch::kCPU), 40);
+  EXPECT_EQ(copied(torch::kCPU, torch::kCUDA), 0);
+  EXPECT_EQ(copied(torch::kCUDA, torch::kCUDA), 0);
+  EXPECT_EQ(copied(torch::kCPU, torch::kCPU), 0);
+  const std::vector<c10::IValue> number = {on(torch::kCUDA)};
+  EXPECT_TRUE(waits_for_device("aten::_local_scalar_dense", number, torch::kCUDA));
+  EXPECT_FALSE(waits_for_device("aten::add", number, torch::kCUDA));
+  EXPECT_FALSE(waits_for_device("aten::_local_scalar_dense", std::vector{on(torch::kCPU)}, torch::kCUDA));
+}
+
+}  // namespace
+}  // namespace lockstep::profile
