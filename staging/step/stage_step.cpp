@@ -244,7 +244,11 @@ std::vector<std::string> Step::point_at_source() {
   std::vector<std::string> pointed;
   for (const SourceLinks& source : links) {
     if (names.missing({source.source}).empty()) continue;  // another step of the job has staged it meanwhile
-    names.point_at(source);
+    if (tasks_run()) {
+      names.return_to(source);
+    } else {
+      names.point_at(source);
+    }
     pointed.push_back(source.source);
   }
   return pointed;

@@ -256,6 +256,16 @@ void StepFolder::point_at(const SourceLinks& links) {
   for (const std::string& file : links.files) link_file(links.folder / file, name.parent_path() / file, true);
 }
 
+void StepFolder::return_to(const SourceLinks& links) {
+  const fs::path name = entry(links.source);
+  const std::optional<struct stat> now = system_.status(name);
+  if (!now || !S_ISDIR(now->st_mode)) return point_at(links);
+  for (const fs::path& file : files_below(name)) {
+    const std::optional<struct stat> status = system_.status(name / file);
+    if (status && !is_link(*status)) link_file(links.folder / file, name / file, true);
+  }
+}
+
 void StepFolder::expand_folder_link(const Source& source, const std::vector<std::string>& names) {
   const fs::path name = entry(source.name);
   const std::optional<struct stat> now = system_.status(name);

@@ -69,6 +69,10 @@ class StepFolder {
   /// whole folder.
   void point_at(const SourceLinks& links);
 
+  /// As point_at(), for tasks that run: if the name is a folder with a link for each file, it stays, and its files
+  /// become links to the source again. So no link keeps the files of a discarded copy.
+  void return_to(const SourceLinks& links);
+
   /// Replaces the symbolic link to one file of a source, if there is one, by a link to the local copy.
   void replace_file(const std::string& source, const std::string& name, const std::filesystem::path& copy);
 

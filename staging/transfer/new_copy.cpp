@@ -235,11 +235,11 @@ void NewCopy::read_from_source(std::size_t chunk) {
   ChunkBuffers::Buffer data = context_.resources.memory.chunks.take(plan_.bytes(chunk));
   source_.read(chunk, data.bytes());
   const pack::Digest digest = pack::digest_of(data.bytes());
-  take(chunk, std::move(data), digest);
+  take(chunk, std::move(data), digest, false);
 }
 
-void NewCopy::take(std::size_t chunk, ChunkBuffers::Buffer data, const pack::Digest& digest) {
-  store_->put(chunk, std::move(data), digest);
+void NewCopy::take(std::size_t chunk, ChunkBuffers::Buffer data, const pack::Digest& digest, bool waiting) {
+  store_->put(chunk, std::move(data), digest, waiting);
   progressed(plan_.bytes(chunk));
 }
 

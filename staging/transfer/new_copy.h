@@ -63,8 +63,8 @@ class NewCopy {
   int threads() const;
   /// Reads one chunk at the source and stores it.
   void read_from_source(std::size_t chunk);
-  /// Stores a chunk.
-  void take(std::size_t chunk, ChunkBuffers::Buffer data, const pack::Digest& digest);
+  /// Stores a chunk. `waiting`: another node waits for the caller, so a sync must not delay it.
+  void take(std::size_t chunk, ChunkBuffers::Buffer data, const pack::Digest& digest, bool waiting = true);
   /// Hashes and syncs the rest, and checks that the source has not changed. Files with a wrong digest are
   /// compared with the source chunk by chunk; `wrong` is called for each chunk that differs. Throws Error if
   /// the source itself does not match its index.

@@ -45,9 +45,10 @@ pack::Digest ChunkStore::digest(std::size_t chunk) const {
   return digests_[chunk];
 }
 
-void ChunkStore::put(std::size_t chunk, ChunkBuffers::Buffer data, const pack::Digest& digest) {
+void ChunkStore::put(std::size_t chunk, ChunkBuffers::Buffer data, const pack::Digest& digest,
+                     bool in_background) {
   local_.write(chunk, data);
-  written(chunk, digest);
+  written(chunk, digest, in_background);
   Hashing* hashing = nullptr;
   {
     const std::lock_guard lock(mutex_);
@@ -93,7 +94,7 @@ ChunkStore::Hashing& ChunkStore::hashing_of(std::size_t chunk) {
   return at->second;
 }
 
-void ChunkStore::written(std::size_t chunk, const pack::Digest& digest) {
+void ChunkStore::written(std::size_t chunk, const pack::Digest& digest, bool in_background) {
   bool due = false;
   {
     const std::lock_guard lock(mutex_);
@@ -106,7 +107,11 @@ void ChunkStore::written(std::size_t chunk, const pack::Digest& digest) {
     due = !marking_ && unmarked_bytes_ >= options_.mark_bytes;
     marking_ = marking_ || due;
   }
-  if (due) journal_in_background();
+  if (due && in_background) {
+    journal_in_background();
+  } else if (due) {
+    record();
+  }
 }
 
 void ChunkStore::journal_in_background() {

@@ -46,8 +46,9 @@ class ChunkStore {
 
   ~ChunkStore();
 
-  /// Writes a chunk that was not put before. A due sync runs in another thread; if it fails, the next call throws.
-  void put(std::size_t chunk, ChunkBuffers::Buffer data, const pack::Digest& digest);
+  /// Writes a chunk that was not put before. With `in_background` a due sync runs in another thread; if it fails, the next
+  /// call throws.
+  void put(std::size_t chunk, ChunkBuffers::Buffer data, const pack::Digest& digest, bool in_background);
 
   bool has(std::size_t chunk) const;
   /// Of a chunk that was put.
@@ -71,7 +72,7 @@ class ChunkStore {
   void sync_file(std::size_t file) { local_.sync({static_cast<std::uint32_t>(file)}); }
 
  private:
-  void written(std::size_t chunk, const pack::Digest& digest);
+  void written(std::size_t chunk, const pack::Digest& digest, bool in_background);
   void journal_in_background();
   void join_marker();
   void record();

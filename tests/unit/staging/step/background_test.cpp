@@ -212,7 +212,7 @@ TEST_F(StageStep, AFailureInTheBackgroundIsOneLineAndTheLinksStay) {
   EXPECT_EQ(lines(said()), 1) << said();
   EXPECT_THAT(said(), HasSubstr("n1: "));
   EXPECT_THAT(said(), HasSubstr("shard-000001.tar"));
-  EXPECT_EQ(content_of(data("p/")), content_of(pack)) << "the job continues to read";
+  EXPECT_EQ(content_of(data("p")), content_of(pack)) << "the job continues to read";
   EXPECT_EQ(fs::canonical(data("p/shard-000001.tar")), fs::canonical(pack / "shard-000001.tar"));
   EXPECT_EQ(record().at("state"), "source");
 }

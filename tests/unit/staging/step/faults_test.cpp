@@ -187,8 +187,8 @@ TEST_F(StageStepFaults, AHelperThatIsKilledInTheBackgroundIsReportedAndTheLinksL
   ASSERT_GT(::wait(&status), 0);
   EXPECT_EQ(said(), "lockstep: n1: staging was ended by signal 9; the job reads from the source\n");
   EXPECT_EQ(record().at("state"), "source");
-  EXPECT_EQ(fs::read_symlink(data("p")), pack);
-  EXPECT_EQ(content_of(folder_ / "cache0/jobs/7/old/0"), content_of(pack)) << "tasks may stand in the folder";
+  for (const auto& [name, content] : content_of(pack))
+    EXPECT_EQ(fs::read_symlink(data("p") / name), pack / name) << "tasks may stand in the folder";
 }
 
 TEST_F(StageStepFaults, TheSupervisorOfAKilledHelperEndsWithTheStepEvenIfItWaitsForALock) {
