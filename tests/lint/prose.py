@@ -38,7 +38,7 @@ RULES = [
 ]
 # A name says what it holds. These are pronouns without a noun.
 NAME = re.compile(r"(?<!return)(?<!else)(?<!throw)(?<=[\w>&*]) (?:here|there|given|told|gone|owed)\b\s*(?:=(?!=)|[;{,)])")
-NAMES_LATER = ("runtime/comm/", "runtime/ddp/", "staging/step/", "staging/transfer/", "tests/unit/staging/", "tests/unit/runtime/comm/")
+NAMES_LATER = ("staging/step/", "staging/transfer/", "tests/unit/staging/", "tests/unit/runtime/comm/")
 COMPILED = [(re.compile(pattern), advice) for pattern, advice in RULES]
 
 C_TEXT = re.compile(r'//.*$|"(?:[^"\\]|\\.)*"')

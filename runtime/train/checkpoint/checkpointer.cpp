@@ -147,7 +147,7 @@ checkpoint::WriterOptions Checkpointer::State::writer_options() {
   writing.check_lock = [this] { check_lock(); };
   if (auto* const channel = comm::ControlChannel::current()) {
     writing.tell_rank_0 = [channel](const std::string& text) { channel->tell_rank_0(text); };
-    writing.told_by = [channel](int rank) { return channel->told_by(rank); };
+    writing.last_text_of = [channel](int rank) { return channel->last_text_of(rank); };
   }
   writing.progress = &progress;
   return writing;
@@ -252,7 +252,7 @@ void Checkpointer::State::prepare_folder() {
     }
   }
   // A damaged one must not count among those that are kept.
-  for (const auto& checkpoint : damaged) writer.set_aside(checkpoint);
+  for (const auto& checkpoint : damaged) writer.rename_damaged(checkpoint);
   damaged.clear();
 }
 
