@@ -8,7 +8,6 @@
 #include "runtime/ddp/collectives.h"                // IWYU pragma: export
 #include "runtime/ddp/distributed_data_parallel.h"  // IWYU pragma: export
 #include "runtime/ddp/hooks/compression.h"          // IWYU pragma: export
-#include "runtime/ddp/parameters.h"                 // IWYU pragma: export
 #include "runtime/profile/step_timer.h"             // IWYU pragma: export
 #include "runtime/train/activation_checkpoint.h"    // IWYU pragma: export
 #include "runtime/train/checkpoint/checkpointer.h"  // IWYU pragma: export

@@ -40,7 +40,7 @@ int run(const CnnOptions& options, int argc, char** argv) {
     return 1;
   auto model = make_model();
   seeds.seed_rank(world);
-  if (options.sync_batch_norm) convert_sync_batch_norm(world, model);
+  if (options.sync_batch_norm) convert_sync_batch_norm(world, *model);
   model->to(data.device);
   to_channels_last(*model);
   DistributedDataParallel ddp(model, world, {.check_model = true});

@@ -33,6 +33,7 @@
 #include "runtime/profile/operators.h"
 #include "runtime/profile/profiler.h"
 #include "runtime/profile/record_folder.h"
+#include "runtime/profile/schedule.h"
 #ifdef LOCKSTEP_WITH_NCCL
 #include "runtime/comm/nccl/communicator.h"
 #endif
@@ -149,7 +150,7 @@ struct World::Impl {
 
   void begin(int& argc, char**& argv);
   void start_profile_from_environment();
-  void start_profile(const profile::Schedule& schedule);
+  void start_profile(std::string_view schedule);
   void start_metrics_server();
 
   [[noreturn]] void exit(int code) {
@@ -257,15 +258,15 @@ void World::Impl::start_profile_from_environment() {
   const std::string schedule = value_of_rank_0(*communicator, "LOCKSTEP_PROFILE");
   if (schedule.empty()) return;
   try {
-    start_profile(profile::parse_schedule(schedule));
+    start_profile(schedule);
     profile_from_environment = true;
   } catch (const UsageError& error) {  // every rank has it
     comm::end_job_once(fmt::format("LOCKSTEP_PROFILE: {}", error.what()));
   }
 }
 
-void World::Impl::start_profile(const profile::Schedule& schedule) {
-  check_schedule(schedule);
+void World::Impl::start_profile(std::string_view schedule) {
+  const profile::Schedule parsed = profile::parse_schedule(schedule);
   const comm::RankInfo& place = communicator->place();
   const auto shared = environment::get("LOCKSTEP_REPORT_DIR");
   if (shared) profile::check_report_folder(*shared);
@@ -279,7 +280,7 @@ void World::Impl::start_profile(const profile::Schedule& schedule) {
         stderr);
   }
   const std::int64_t clock_offset = place.nodes > 1 ? comm::measure_clock_offset(*communicator).best() : 0;
-  profile::ProfilerOptions options = {.schedule = schedule,
+  profile::ProfilerOptions options = {.schedule = parsed,
                                       .folder = folder,
                                       .rank = {place.rank, place.node_name, clock_offset},
                                       .ranks = shared ? place.size : place.local_size,
@@ -351,7 +352,7 @@ profile::StepTimer& World::timer() {
   return *impl_->timer;
 }
 
-void World::start_profile(const profile::Schedule& schedule) {
+void World::start_profile(std::string_view schedule) {
   if (impl_->profile_from_environment) return;
   if (impl_->profiler) fail_usage("the job is profiled already: call World::start_profile once");
   impl_->start_profile(schedule);

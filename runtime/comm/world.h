@@ -19,9 +19,9 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "runtime/comm/communicator.h"
-#include "runtime/profile/schedule.h"
 #include "runtime/profile/step_timer.h"
 
 namespace lockstep {
@@ -58,9 +58,10 @@ class World {
   comm::Communicator& communicator_of_device(int device);
   profile::StepTimer& timer();
 
-  /// Profiles steps from now on (docs/users/profiler.md). All ranks call it, once. Does nothing if LOCKSTEP_PROFILE is
-  /// set. Throws UsageError if the schedule is wrong or there is no folder for the profile.
-  void start_profile(const profile::Schedule& schedule);
+  /// Profiles steps from now on (docs/users/profiler.md). `schedule` as in LOCKSTEP_PROFILE: "wait:10,active:3". All ranks
+  /// call it, once. Does nothing if LOCKSTEP_PROFILE is set. Throws UsageError if the schedule is wrong or there is no
+  /// folder for the profile.
+  void start_profile(std::string_view schedule);
 
  private:
   struct Impl;

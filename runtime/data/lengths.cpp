@@ -1,5 +1,3 @@
-#include "runtime/data/lengths.h"
-
 #include <algorithm>
 #include <charconv>
 #include <functional>

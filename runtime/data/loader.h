@@ -11,7 +11,7 @@
 // The wait for a batch is timed as data_wait; a batch that is ready needs no wait. An error on a worker is
 // thrown from the loop and names the sample. When an epoch ends, the next one is already planned and its
 // first batches are built. Samples are tokens or images (batch/image_batch.h); several data sets can be
-// mixed (plan/mixture/mixture.h).
+// mixed (Mixture in plan/options.h).
 //
 // Threads: one thread uses a Loader and its iterators, in one loop at a time. The workers live as long as
 // the Loader.

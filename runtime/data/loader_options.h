@@ -16,7 +16,6 @@
 #include <vector>
 
 #include "runtime/data/batch/image_batch.h"
-#include "runtime/data/plan/mixture/mixture.h"
 #include "runtime/data/plan/options.h"
 #include "staging/pack/reader.h"
 
@@ -71,10 +70,11 @@ enum class CostModel {
 };
 
 struct LoaderOptions {
-  /// Threads that build batches; 0: one for each CPU in LOCKSTEP_WORKER_CPUS, at most 4, or one if that is
+  /// Threads that build batches (num_workers in PyTorch); 0: one for each CPU in LOCKSTEP_WORKER_CPUS, at most 4, or one if that is
   /// not set.
   int workers = 0;
-  /// Maximum number of batches that are being built or are ready.
+  /// Maximum number of batches that are being built or are ready, of all workers together. PyTorch's prefetch_factor is
+  /// for each worker: it corresponds to prefetch_factor x num_workers.
   int batches_ahead = 4;
   /// Maximum bytes of these batches together. It can reduce their number, but not below one.
   std::size_t bytes_ahead = std::size_t{1} << 30U;
@@ -156,7 +156,7 @@ torch::Tensor normalise_images(const torch::Tensor& images, const PixelStatistic
                                torch::ScalarType type = torch::kFloat32);
 
 // Presents several packs as one: the samples of the first pack, then those of the second, and so on. It is
-// for mixtures (plan/mixture/mixture.h) and for data in several packs.
+// for mixtures (plan/options.h) and for data in several packs.
 //
 //   const auto web = pack::open("web"), books = pack::open("books");
 //   const JoinedPacks packs({{"web", web.get()}, {"books", books.get()}});

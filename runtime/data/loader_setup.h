@@ -8,7 +8,6 @@
 
 #include "runtime/data/batch/host_batch.h"
 #include "runtime/data/epoch_cursor.h"
-#include "runtime/data/lengths.h"
 #include "runtime/data/loader_agreement.h"
 #include "runtime/data/loader_options.h"
 #include "runtime/data/ordered_prefetch.h"

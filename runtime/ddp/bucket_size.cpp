@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <array>
 #include <numeric>
+#include <utility>
 
+#include "common/median.h"
 #include "runtime/ddp/lateness.h"
 
 namespace lockstep::ddp {
@@ -98,19 +100,17 @@ std::optional<BucketSizes> BucketTuner::agree(const BucketSizes& current) {
 
 // Uses the median ready time of each parameter, so that one disturbed step does not decide.
 BucketSizes BucketTuner::choose(const BucketSizes& current) {
-  const auto median = [this](const auto& value_of) {
-    std::vector<std::uint64_t> values;
-    for (const auto& step : steps_) values.push_back(value_of(step));
-    std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2),
-                     values.end());
-    return values[values.size() / 2];
+  const auto median_ns = [this](const auto& value_of) {
+    std::vector<double> values;
+    for (const auto& step : steps_) values.push_back(static_cast<double>(value_of(step)));
+    return static_cast<std::uint64_t>(median(std::move(values)));
   };
   BackwardProfile typical{.parameters = steps_.front().parameters,
                           .order = {},
                           .ready_ns = {},
-                          .length_ns = median([](const BackwardProfile& step) { return step.length_ns; })};
+                          .length_ns = median_ns([](const BackwardProfile& step) { return step.length_ns; })};
   for (std::size_t i = 0; i < typical.parameters.size(); ++i)
-    typical.ready_ns.push_back(median([i](const BackwardProfile& step) { return step.ready_ns[i]; }));
+    typical.ready_ns.push_back(median_ns([i](const BackwardProfile& step) { return step.ready_ns[i]; }));
   typical.order.resize(typical.parameters.size());
   std::iota(typical.order.begin(), typical.order.end(), std::size_t{0});
   std::stable_sort(typical.order.begin(), typical.order.end(),

@@ -1,6 +1,7 @@
 #include "runtime/ddp/collectives.h"
 
 #include <algorithm>
+#include <array>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -12,38 +13,56 @@
 #include "runtime/ddp/flat_bucket.h"
 
 namespace lockstep {
-
-struct TensorWork::State {
-  std::vector<comm::WorkHandle> works;
-  torch::Tensor buffer;   // the operations work on this
-  torch::Tensor copy_to;  // defined if wait() must copy `buffer` there
-  torch::Tensor result;   // wait() returns this
-  double divisor = 1;
-
-  bool done() const {
-    return std::all_of(works.begin(), works.end(), [](const auto& work) { return work->done(); });
-  }
-};
-
 namespace {
 
-using State = TensorWork::State;
+// The operations on one tensor.
+class TensorWork final : public comm::Work {
+ public:
+  std::vector<comm::WorkHandle> works;
+  torch::Tensor buffer;   // the operations work on this
+  torch::Tensor written;  // autograd must notice that its memory changed; undefined if nothing else sees it
+  torch::Tensor copy_to;  // defined if wait() must copy `buffer` there
+  double divisor = 1;
 
-// Keeps the state of a handle that was destroyed before its operation had ended: an operation cannot be
+  bool done() const override {
+    return std::all_of(works.begin(), works.end(), [](const auto& work) { return work->done(); });
+  }
+
+  void wait() override {
+    for (const auto& work : works) work->wait();
+    if (stored_) return;
+    const torch::NoGradGuard no_grad;
+    const double divide_by = std::exchange(divisor, 1);
+    if (divide_by != 1) buffer.div_(divide_by);
+    if (copy_to.defined()) {
+      copy_to.detach().copy_(buffer);
+    } else if (written.defined() && !written.is_inference()) {
+      written.unsafeGetTensorImpl()->bump_version();
+    }
+    stored_ = true;  // only now, so that wait() can be repeated after an exception above
+  }
+
+  comm::WorkTimes times() const override { return works.back()->times(); }
+
+ private:
+  bool stored_ = false;
+};
+
+// Keeps the tensors of a handle that was destroyed before its operation had ended: an operation cannot be
 // cancelled.
-void keep_until_done(std::shared_ptr<State> state) {
+void keep_until_done(std::shared_ptr<TensorWork> work) {
   static auto& mutex = *new std::mutex;
-  static auto& kept = *new std::vector<std::shared_ptr<State>>;
+  static auto& kept = *new std::vector<std::shared_ptr<TensorWork>>;
   const std::scoped_lock lock(mutex);
   std::erase_if(kept, [](const auto& one) { return one->done(); });
-  if (!state->done()) kept.push_back(std::move(state));
+  if (!work->done()) kept.push_back(std::move(work));
 }
 
-TensorWork handle_of(State state) {
-  return TensorWork(std::shared_ptr<State>(new State(std::move(state)), [](State* dropped) {
-    std::shared_ptr<State> owned(dropped);
-    if (!owned->done()) keep_until_done(std::move(owned));
-  }));
+std::shared_ptr<TensorWork> make_work() {
+  return {new TensorWork, [](TensorWork* dropped) {
+            std::shared_ptr<TensorWork> owned(dropped);
+            if (!owned->done()) keep_until_done(std::move(owned));
+          }};
 }
 
 // "accuracy (Double [3])". Ranks compare it, so they notice shapes that differ but have as many elements.
@@ -73,11 +92,14 @@ void check_writable(const torch::Tensor& tensor, const char* call, std::string_v
 }
 
 const char* name_of(ReduceOp op) {
-  static constexpr const char* kNames[] = {"sum", "mean", "max", "min"};
-  return kNames[static_cast<std::size_t>(op)];
+  constexpr std::array<const char*, 6> kNames = {"sum", "average", "max", "min", "bit_or", "sum_or_max"};
+  return kNames.at(static_cast<std::size_t>(op));
 }
 
 comm::DataType reducible(const torch::Tensor& tensor, ReduceOp op, std::string_view label) {
+  if (op == ReduceOp::bit_or || op == ReduceOp::sum_or_max)
+    fail_usage("all_reduce of {}: {} is not for tensors; use sum, average, max or min",
+               describe(label, tensor), name_of(op));
   const auto refuse = [&](const char* remedy) {
     fail_usage("all_reduce of {}: {} does not support this element type; {}", describe(label, tensor),
                name_of(op), remedy);
@@ -87,7 +109,7 @@ comm::DataType reducible(const torch::Tensor& tensor, ReduceOp op, std::string_v
   const auto type = ddp::exchanged_as(scalar);
   const bool picks = op == ReduceOp::max || op == ReduceOp::min;
   if (!type || (scalar == torch::kByte && !picks)) refuse("call to(torch::kLong) on it first");
-  if (op == ReduceOp::mean && !c10::isFloatingType(scalar)) refuse("call to(torch::kDouble) on it first");
+  if (op == ReduceOp::average && !c10::isFloatingType(scalar)) refuse("call to(torch::kDouble) on it first");
   return *type;
 }
 
@@ -105,102 +127,85 @@ comm::Buffer memory_of(const torch::Tensor& tensor, std::optional<comm::DataType
 // NCCL does not compare the operations that ranks ask for, so a barrier in host memory does. `detail`: the
 // operation on elements, or the root.
 void compare_calls(World& world, const comm::Communicator& communicator, const char* call,
-                   std::string_view detail, std::string_view label, State& state) {
+                   std::string_view detail, std::string_view label, TensorWork& work) {
   if (communicator.device() < 0) return;
-  state.works.push_back(world.communicator().barrier(fmt::format("{} of {}{}", call, label, detail)));
+  work.works.push_back(world.communicator().barrier(fmt::format("{} of {}{}", call, label, detail)));
 }
 
-State in_place(const torch::Tensor& tensor) {
-  State state;
-  state.result = tensor;
-  state.buffer = contiguous_of(tensor);
-  if (tensor.numel() > 0 && state.buffer.data_ptr() != tensor.data_ptr()) state.copy_to = tensor;
-  return state;
+std::shared_ptr<TensorWork> in_place(const torch::Tensor& tensor) {
+  auto work = make_work();
+  work->written = tensor;
+  work->buffer = contiguous_of(tensor);
+  if (tensor.numel() > 0 && work->buffer.data_ptr() != tensor.data_ptr()) work->copy_to = tensor;
+  return work;
 }
 
 }  // namespace
 
-torch::Tensor TensorWork::wait() {
-  for (const auto& work : state_->works) work->wait();
-  if (state_->works.empty()) return state_->result;
-  const torch::NoGradGuard no_grad;
-  const double divisor = std::exchange(state_->divisor, 1);
-  if (divisor != 1) state_->buffer.div_(divisor);
-  if (state_->copy_to.defined()) {
-    state_->copy_to.detach().copy_(state_->buffer);
-  } else if (state_->result.defined() && !state_->result.is_inference()) {
-    // LibTorch did not see that its memory was written.
-    state_->result.unsafeGetTensorImpl()->bump_version();
-  }
-  state_->works.clear();  // only now, so that wait() can be repeated after an exception above
-  return state_->result;
-}
-
-bool TensorWork::done() const {
-  return state_->done();
-}
-
-TensorWork all_reduce_async(World& world, const torch::Tensor& tensor, ReduceOp op, std::string_view label) {
+WorkHandle all_reduce_async(World& world, const torch::Tensor& tensor, ReduceOp op, std::string_view label) {
   check_writable(tensor, "all_reduce", label);
   const comm::DataType type = reducible(tensor, op, label);
   auto& communicator = ddp::communicator_for(world, tensor.device());
-  State state = in_place(tensor);
+  auto work = in_place(tensor);
   const std::string what = describe(label, tensor);
-  compare_calls(world, communicator, "all_reduce", fmt::format(", {}", name_of(op)), what, state);
+  compare_calls(world, communicator, "all_reduce", fmt::format(", {}", name_of(op)), what, *work);
   comm::ReduceOptions options;
-  if (op == ReduceOp::max) options.op = comm::ReduceOp::max;
-  if (op == ReduceOp::min) options.op = comm::ReduceOp::min;
-  if (op == ReduceOp::mean && communicator.device() < 0) options.op = comm::ReduceOp::average;
+  options.op = op;
   // NCCL would round 1 / size to a half and multiply halves by it before the sum.
-  if (op == ReduceOp::mean && communicator.device() >= 0) state.divisor = world.size();
-  state.works.push_back(communicator.all_reduce(memory_of(state.buffer, type), what, std::move(options)));
-  return handle_of(std::move(state));
+  if (op == ReduceOp::average && communicator.device() >= 0) {
+    options.op = ReduceOp::sum;
+    work->divisor = world.size();
+  }
+  work->works.push_back(communicator.all_reduce(memory_of(work->buffer, type), what, std::move(options)));
+  return work;
 }
 
-TensorWork broadcast_async(World& world, const torch::Tensor& tensor, int root, std::string_view label) {
+WorkHandle broadcast_async(World& world, const torch::Tensor& tensor, int root, std::string_view label) {
   check_writable(tensor, "broadcast", label);
   auto& communicator = ddp::communicator_for(world, tensor.device());
-  State state = in_place(tensor);
+  auto work = in_place(tensor);
   const std::string what = describe(label, tensor);
-  compare_calls(world, communicator, "broadcast", fmt::format(", from rank {}", root), what, state);
-  state.works.push_back(communicator.broadcast(memory_of(state.buffer), root, what));
-  return handle_of(std::move(state));
+  compare_calls(world, communicator, "broadcast", fmt::format(", from rank {}", root), what, *work);
+  work->works.push_back(communicator.broadcast(memory_of(work->buffer), root, what));
+  return work;
 }
 
-TensorWork all_gather_async(World& world, const torch::Tensor& tensor, std::string_view label) {
+WorkHandle all_gather_async(World& world, const torch::Tensor& tensor, torch::Tensor& all,
+                            std::string_view label) {
   check(tensor, "all_gather", label);
   auto& communicator = ddp::communicator_for(world, tensor.device());
-  State state;
-  state.buffer = contiguous_of(tensor);
+  auto work = make_work();
+  work->buffer = contiguous_of(tensor);
   auto sizes = tensor.sizes().vec();
   sizes.insert(sizes.begin(), world.size());
-  state.result = torch::empty(sizes, state.buffer.options());
+  work->written = torch::empty(sizes, work->buffer.options());
   const std::string what = describe(label, tensor);
-  compare_calls(world, communicator, "all_gather", "", what, state);
-  state.works.push_back(communicator.all_gather(memory_of(state.buffer), state.result.data_ptr(), what));
-  return handle_of(std::move(state));
+  compare_calls(world, communicator, "all_gather", "", what, *work);
+  work->works.push_back(communicator.all_gather(memory_of(work->buffer), work->written.data_ptr(), what));
+  all = work->written;
+  return work;
 }
 
-TensorWork barrier_async(World& world, std::string_view label) {
-  State state;
-  state.works.push_back(world.communicator().barrier(label));
-  return handle_of(std::move(state));
+WorkHandle barrier_async(World& world, std::string_view label) {
+  return world.communicator().barrier(label);
 }
 
 void all_reduce(World& world, const torch::Tensor& tensor, ReduceOp op, std::string_view label) {
-  all_reduce_async(world, tensor, op, label).wait();
+  all_reduce_async(world, tensor, op, label)->wait();
 }
 
 void broadcast(World& world, const torch::Tensor& tensor, int root, std::string_view label) {
-  broadcast_async(world, tensor, root, label).wait();
+  broadcast_async(world, tensor, root, label)->wait();
 }
 
 torch::Tensor all_gather(World& world, const torch::Tensor& tensor, std::string_view label) {
-  return all_gather_async(world, tensor, label).wait();
+  torch::Tensor all;
+  all_gather_async(world, tensor, all, label)->wait();
+  return all;
 }
 
 void barrier(World& world, std::string_view label) {
-  barrier_async(world, label).wait();
+  barrier_async(world, label)->wait();
 }
 
 }  // namespace lockstep

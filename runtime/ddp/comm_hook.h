@@ -40,7 +40,7 @@ class GradBucket {
         parameters_(std::move(parameters)),
         names_(std::move(names)) {}
 
-  /// Its number, in the order in which buckets are reduced; sparse gradients are in no bucket that a hook gets. A bucket
+  /// Its number, in the order in which buckets are reduced. Hooks never receive sparse gradients. A bucket
   /// holds the same parameters in each step, until buckets_changed().
   std::size_t index() const { return index_; }
   bool is_last() const { return is_last_; }

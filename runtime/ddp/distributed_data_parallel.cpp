@@ -13,6 +13,7 @@
 #include "runtime/ddp/model_faults.h"
 #include "runtime/ddp/reducer.h"
 #include "runtime/ddp/replicas.h"
+#include "runtime/ddp/seen_tensors.h"
 #include "runtime/profile/operators.h"
 
 namespace lockstep {
@@ -43,6 +44,15 @@ std::vector<ddp::Property> properties_of(const DistributedDataParallelOptions& o
 }
 
 }  // namespace
+
+std::vector<torch::Tensor> parameters_of(const torch::nn::Module& module) {
+  std::vector<torch::Tensor> parameters;
+  SeenTensors seen;
+  for (const auto& parameter : module.parameters()) {
+    if (seen.add(parameter)) parameters.push_back(parameter);
+  }
+  return parameters;
+}
 
 DistributedDataParallelBase::DistributedDataParallelBase(torch::nn::Module& module, World& world,
                                                          const DistributedDataParallelOptions& requested)

@@ -51,6 +51,10 @@
 
 namespace lockstep {
 
+/// The parameters of a module in the order of parameters(), each tensor once. parameters() lists a tensor that has two
+/// names (tied weights) twice: an optimizer that gets such a list updates the tensor twice in a step.
+std::vector<torch::Tensor> parameters_of(const torch::nn::Module& module);
+
 namespace ddp {
 class BufferBroadcast;
 class FirstForward;

@@ -7,7 +7,7 @@
 #include "common/error.h"
 #include "runtime/ddp/device.h"
 #include "runtime/ddp/flat_bucket.h"
-#include "runtime/ddp/parameters.h"
+#include "runtime/ddp/seen_tensors.h"
 #include "runtime/ddp/sparse_gradient.h"
 
 namespace lockstep::ddp {

@@ -45,11 +45,6 @@ Schedule parse_schedule(std::string_view text) {
     }
     *std::exchange(key->second, nullptr) = value;
   }
-  check_schedule(schedule);
-  return schedule;
-}
-
-void check_schedule(const Schedule& schedule) {
   constexpr std::uint64_t kMax = 1'000'000;
   if (schedule.active == 0 || schedule.repeat == 0) {
     fail_usage("the profile schedule must have active and repeat of at least 1, such as wait:10,active:3");
@@ -57,6 +52,7 @@ void check_schedule(const Schedule& schedule) {
   if (std::max({schedule.wait, schedule.warmup, schedule.active, schedule.repeat}) > kMax) {
     fail_usage("the numbers of a profile schedule must not exceed {}", kMax);
   }
+  return schedule;
 }
 
 }  // namespace lockstep::profile

@@ -1,7 +1,7 @@
 // When the profiler looks at a training: it skips `wait` steps, profiles `warmup` steps without keeping them, keeps
 // `active` steps, and does this `repeat` times.
 //
-//   LOCKSTEP_PROFILE=wait:10,warmup:1,active:3,stop srun ./train      or      world.start_profile({.wait = 10, .active = 3});
+//   LOCKSTEP_PROFILE=wait:10,warmup:1,active:3,stop srun ./train      or      world.start_profile("wait:10,active:3");
 //
 // Threads: a value.
 #pragma once
@@ -26,10 +26,7 @@ struct Schedule {
 };
 
 /// Reads "wait:W,warmup:U,active:A,repeat:R,stop": `active` is required, the others are 0, 0, 1 and off by default. Throws
-/// UsageError.
+/// UsageError, also if nothing would be profiled or a number is larger than a million.
 Schedule parse_schedule(std::string_view text);
-
-/// Throws UsageError if nothing would be profiled or a number is larger than a million.
-void check_schedule(const Schedule& schedule);
 
 }  // namespace lockstep::profile

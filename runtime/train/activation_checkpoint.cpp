@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "common/error.h"
-#include "runtime/ddp/parameters.h"
+#include "runtime/ddp/seen_tensors.h"
 #include "runtime/torch_version.h"
 #include "runtime/train/random_state.h"
 

@@ -1,7 +1,7 @@
 #include <cmath>
 
 #include "common/error.h"
-#include "runtime/ddp/parameters.h"
+#include "runtime/ddp/seen_tensors.h"
 #include "runtime/torch_version.h"
 #include "runtime/train/distributed_optimizer.h"
 

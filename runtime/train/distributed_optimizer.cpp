@@ -4,9 +4,10 @@
 #include <cmath>
 
 #include "common/error.h"
-#include "common/files.h"
+#include "runtime/archive.h"
 #include "runtime/ddp/replicas.h"
 #include "runtime/torch_version.h"
+#include "runtime/train/optimizer_state.h"
 #include "runtime/train/sharding.h"
 
 namespace lockstep {
@@ -165,7 +166,7 @@ void DistributedOptimizerBase::adopt_layout() {
     fail_usage("DistributedOptimizer: there was no synchronised backward yet; call step() after one");
   if (generation_ == hook_->generation()) return shards_->take_parameters_back();
   refuse_added();
-  const auto before = pending_ ? *pending_ : moved_to(torch::kCPU, pieces());
+  const auto before = state_now();
   auto shards = std::make_unique<train::Shards>(*hook_, index_of_);
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     if (shards->has(i)) continue;
@@ -233,7 +234,7 @@ void DistributedOptimizerBase::load_pieces(std::vector<StatePiece> pieces,
   if (shards_) {
     put(pieces);
   } else {
-    pending_ = std::move(pieces);
+    pending_ = std::make_unique<std::vector<StatePiece>>(std::move(pieces));
   }
 }
 
@@ -248,76 +249,74 @@ void DistributedOptimizerBase::put(const std::vector<StatePiece>& pieces) {
   }
 }
 
-OptimizerState DistributedOptimizerBase::state_dict(int rank) {
-  const bool returned = communicator_.rank() == rank;
-  OptimizerState result;
-  if (pending_ || shards_) {
-    std::vector<Span> wanted;
-    for (std::size_t i = 0; returned && i < parameters_.size(); ++i)
-      wanted.push_back({i, 0, parameters_[i].second.numel()});
-    const auto mine = pending_ ? *pending_ : moved_to(torch::kCPU, pieces());
-    for (const StatePiece& piece : train::redistribute(communicator_, mine, wanted)) {
-      if (piece.state.empty()) continue;
-      const auto& [name, parameter] = parameters_[piece.span.parameter];
-      result.parameters[name] = train::in_shape_of(parameter, piece);
-    }
-  }
-  if (!returned) return result;
-  for (const auto& group : inner_->param_groups())
-    result.groups.push_back(train::read_options(group.options()));
-  return result;
+// In host memory.
+std::vector<StatePiece> DistributedOptimizerBase::state_now() const {
+  return pending_ ? *pending_ : moved_to(torch::kCPU, pieces());
 }
 
-void DistributedOptimizerBase::load_state_dict(OptimizerState state) {
+void DistributedOptimizerBase::save(torch::serialize::OutputArchive& archive) const {
+  const bool writes = communicator_.rank() == 0;
+  std::vector<Span> wanted;
+  for (std::size_t i = 0; writes && i < parameters_.size(); ++i)
+    wanted.push_back({i, 0, parameters_[i].second.numel()});
+  // Before the first backward no rank has any.
+  std::vector<StatePiece> whole;
+  if (pending_ || shards_) whole = train::redistribute(communicator_, state_now(), wanted);
+  if (!writes) return;
+  c10::List<std::string> names;
+  for (const StatePiece& piece : whole) {
+    if (piece.state.empty()) continue;
+    const auto& [name, parameter] = parameters_[piece.span.parameter];
+    torch::serialize::OutputArchive state(archive.compilation_unit());
+    for (const auto& [key, value] : train::in_shape_of(parameter, piece)) state.write(key, value);
+    archive.write(std::to_string(names.size()), state);
+    names.push_back(name);
+  }
+  c10::List<torch::Tensor> groups;
+  for (const auto& group : inner_->param_groups()) groups.push_back(train::read_options(group.options()));
+  archive.write("parameters", names);
+  archive.write("groups", groups);
+}
+
+void DistributedOptimizerBase::load(torch::serialize::InputArchive& archive) {
+  const auto options = value_in(archive, "groups").toTensorVector();
   auto& groups = inner_->param_groups();
-  if (state.groups.size() != groups.size()) {
-    fail("the checkpoint has {} groups of parameters, but this optimizer has {}", state.groups.size(),
+  if (options.size() != groups.size()) {
+    fail("the checkpoint has {} groups of parameters, but this optimizer has {}", options.size(),
          groups.size());
   }
-  for (const auto& [name, entries] : state.parameters) {
-    const auto found =
-        std::find_if(parameters_.begin(), parameters_.end(),
-                     [&name = name](const Named& parameter) { return parameter.first == name; });
+  const auto names = value_in(archive, "parameters").toList();
+  std::map<std::size_t, ParameterState> saved;  // by parameter
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    const std::string name = names.get(i).toStringRef();
+    const auto found = std::find_if(parameters_.begin(), parameters_.end(),
+                                    [&](const Named& parameter) { return parameter.first == name; });
     if (found == parameters_.end())
       fail("the checkpoint contains parameter '{}', which this optimizer does not have", name);
-    for (const auto& [key, value] : entries) {
-      if (!value.isTensor() || value.toTensor().sizes() == found->second.sizes()) continue;
-      fail("the checkpoint's {} of parameter '{}' has another shape than the parameter", key, name);
+    torch::serialize::InputArchive state;
+    archive.read(std::to_string(i), state);
+    auto& entries = saved[static_cast<std::size_t>(found - parameters_.begin())];
+    for (const std::string& key : state.keys()) {
+      const c10::IValue value = value_in(state, key.c_str());
+      entries[key] = value;
+      if (value.isTensor() && value.toTensor().sizes() != found->second.sizes())
+        fail("the checkpoint's {} of parameter '{}' has another shape than the parameter", key, name);
     }
   }
   try {
     for (std::size_t group = 0; group < groups.size(); ++group)
-      train::write_options(state.groups[group], *groups[group].options().clone());
+      train::write_options(options[group], *groups[group].options().clone());
   } catch (const c10::Error&) {
     fail("the checkpoint's optimizer options differ: they are those of another type of optimizer");
   }
-  load_pieces(wanted_pieces(state), state.groups);
-}
-
-std::vector<StatePiece> DistributedOptimizerBase::wanted_pieces(const OptimizerState& state) const {
   std::vector<StatePiece> pieces;
   for (const Span& span : wanted_spans()) {
-    const auto& [name, parameter] = parameters_[span.parameter];
-    const auto found = state.parameters.find(name);
-    pieces.push_back(found == state.parameters.end() ? StatePiece{span, {}}
-                                                     : train::cut(found->second, parameter, span));
+    const auto found = saved.find(span.parameter);
+    pieces.push_back(found == saved.end()
+                         ? StatePiece{span, {}}
+                         : train::cut(found->second, parameters_[span.parameter].second, span));
   }
-  return pieces;
-}
-
-void DistributedOptimizerBase::save(const std::filesystem::path& path) {
-  const OptimizerState state = state_dict(0);
-  if (communicator_.rank() != 0) return;
-  write_file_atomically(path, state.to_bytes());
-}
-
-void DistributedOptimizerBase::load(const std::filesystem::path& path) {
-  const std::string bytes = read_text_file(path);
-  try {
-    load_state_dict(OptimizerState::from_bytes(bytes));
-  } catch (const Error& error) {
-    fail("{}: {}", path.string(), error.what());
-  }
+  load_pieces(std::move(pieces), options);
 }
 
 std::size_t DistributedOptimizerBase::state_bytes() const {

@@ -22,7 +22,7 @@
 //   lockstep::clip_grad_norm(), not the model's parameters.
 // - Parameters become views of memory owned by this class.
 // - Sparse gradients and join() are not supported, and no parameter may be added or unfrozen later.
-// - All ranks call step(), clip_grad_norm(), state_dict() and save() together.
+// - All ranks call step(), clip_grad_norm() and save() together.
 //
 // Threads: the training thread.
 #pragma once
@@ -30,21 +30,22 @@
 #include <torch/torch.h>
 
 #include <cstdint>
-#include <filesystem>
 #include <map>
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "runtime/comm/communicator.h"
 #include "runtime/ddp/distributed_data_parallel.h"
-#include "runtime/ddp/parameters.h"
 #include "runtime/train/fused_optimizer.h"
-#include "runtime/train/optimizer_state.h"
 
 namespace lockstep {
+
+namespace checkpoint {
+class ShardedOptimizer;
+}
+struct OptimizerShard;
 
 // Limits the length of a step: scales all gradients down so that their common norm is at most max_norm. Call
 // it when gradients are final, after a synchronised backward and before step().
@@ -103,6 +104,8 @@ namespace train {
 
 class ShardingHook;
 class Shards;
+struct Span;
+struct StatePiece;
 
 using ParameterGroups = std::vector<torch::optim::OptimizerParamGroup>;
 
@@ -145,20 +148,6 @@ struct DistributedOptimizerState<FusedAdamW> : DistributedOptimizerState<torch::
 template <>
 struct DistributedOptimizerState<FusedSGD> : DistributedOptimizerState<torch::optim::SGD> {};
 
-/// A rank's part of the state, as it is in memory: for checkpoints.
-struct OptimizerShard {
-  struct Piece {
-    std::string name;  ///< of the parameter
-    torch::Tensor parameter;
-    std::int64_t begin = 0;  ///< elements [begin, end) of the parameter, in the order of its memory
-    std::int64_t end = 0;
-    ParameterState state;  ///< one-dimensional tensors, which share memory with the optimizer
-  };
-  std::vector<Piece> pieces;
-  std::vector<std::pair<std::string, torch::Tensor>> parameters;  ///< all, also of other ranks' pieces
-  std::vector<std::vector<std::string>> groups;                   ///< the names of each group's parameters
-};
-
 /// The part that does not depend on the optimizer's type. Construct a DistributedOptimizer instead.
 class DistributedOptimizerBase {
  public:
@@ -187,33 +176,21 @@ class DistributedOptimizerBase {
   /// The gradients of this rank's parts, to be read or scaled in place. Call it after a synchronised backward.
   std::vector<torch::Tensor> gradients();
 
-  /// Returns the state of all parameters on `rank`, and an empty one on the other ranks. No rank needs more
-  /// memory than for the result on `rank` and for one rank's part at a time.
-  OptimizerState state_dict(int rank = 0);
-
-  /// Continues from this state, which may come from another number of ranks. All ranks load the same state.
-  /// It also sets the options of the groups (learning rates) at once; options set afterwards stay. Throws
-  /// Error and changes nothing if the state is another optimizer's, naming a parameter that this optimizer
-  /// does not have or whose shape differs.
-  void load_state_dict(OptimizerState state);
-
-  /// Writes state_dict() to a file, on rank 0, atomically. Throws Error naming the file.
-  void save(const std::filesystem::path& path);
-  /// Reads the file on every rank. Throws Error naming the file.
-  void load(const std::filesystem::path& path);
+  /// Writes the complete state, as one process would have it, into rank 0's archive, and nothing into those of the other
+  /// ranks. All ranks call it together. No rank needs more memory than for the state on rank 0 and for one rank's part
+  /// at a time. Checkpointer needs less: each rank writes its own part.
+  void save(torch::serialize::OutputArchive& archive) const;
+  /// Continues from this state, which may come from another number of ranks. All ranks load the same archive. It also
+  /// sets the options of the groups (learning rates) at once; options set afterwards stay. Throws Error and changes
+  /// nothing if the state is another optimizer's, naming a parameter that this optimizer does not have or whose
+  /// shape differs.
+  void load(torch::serialize::InputArchive& archive);
 
   /// The size of this rank's state.
   std::size_t state_bytes() const;
 
-  /// This rank's part of the state; the pieces of all ranks are the whole state. It does not communicate, and copies
-  /// nothing.
-  OptimizerShard shard() const;
-  /// The elements whose state this rank must be given, and the way to do it: the pieces have these spans, in this order.
-  /// All ranks call load_pieces() together; the sizes and the options must fit.
-  std::vector<train::Span> wanted_spans() const;
-  void load_pieces(std::vector<train::StatePiece> pieces, const std::vector<torch::Tensor>& groups);
   /// The optimizer of this rank's part.
-  const torch::optim::Optimizer& local_optimizer() const { return *inner_; }
+  torch::optim::Optimizer& local_optimizer() { return *inner_; }
 
  protected:
   using Named = std::pair<std::string, torch::Tensor>;
@@ -226,14 +203,22 @@ class DistributedOptimizerBase {
 
   virtual std::unique_ptr<torch::optim::OptimizerParamState> make_state() const = 0;
 
-  torch::optim::Optimizer& inner() { return *inner_; }
-
  private:
+  friend class checkpoint::ShardedOptimizer;
+
+  /// This rank's part of the state; the pieces of all ranks are the whole state. It does not communicate, and copies
+  /// nothing.
+  OptimizerShard shard() const;
+  /// The elements whose state this rank must be given, and the way to do it: the pieces have these spans, in this order.
+  /// All ranks call load_pieces() together; the sizes and the options must fit.
+  std::vector<train::Span> wanted_spans() const;
+  void load_pieces(std::vector<train::StatePiece> pieces, const std::vector<torch::Tensor>& groups);
+
   void adopt_layout();
   void refuse_added() const;
   std::vector<train::StatePiece> pieces() const;
   void put(const std::vector<train::StatePiece>& pieces);
-  std::vector<train::StatePiece> wanted_pieces(const OptimizerState& state) const;
+  std::vector<train::StatePiece> state_now() const;
 
   comm::Communicator& communicator_;
   const torch::nn::Module& module_;
@@ -243,8 +228,8 @@ class DistributedOptimizerBase {
   std::unique_ptr<torch::optim::Optimizer> inner_;
   std::shared_ptr<train::ShardingHook> hook_;
   std::unique_ptr<train::Shards> shards_;
-  std::uint64_t generation_ = 0;                           // of the hook's layout that shards_ uses
-  std::optional<std::vector<train::StatePiece>> pending_;  // loaded before there was a layout
+  std::uint64_t generation_ = 0;                             // of the hook's layout that shards_ uses
+  std::unique_ptr<std::vector<train::StatePiece>> pending_;  // loaded before there was a layout
 };
 
 template <typename Optimizer>
@@ -271,8 +256,8 @@ class DistributedOptimizer : public DistributedOptimizerBase {
       : DistributedOptimizerBase(ddp, ddp.module(), groups,
                                  std::make_unique<Optimizer>(train::without_parameters(groups))) {}
 
-  /// The optimizer of this rank's part, for schedulers of LibTorch.
-  Optimizer& local() { return static_cast<Optimizer&>(inner()); }
+  /// The same with its own type.
+  Optimizer& local() { return static_cast<Optimizer&>(local_optimizer()); }
 
  private:
   std::unique_ptr<torch::optim::OptimizerParamState> make_state() const override {

@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "common/error.h"
-#include "runtime/ddp/parameters.h"
+#include "runtime/ddp/distributed_data_parallel.h"
 #include "runtime/torch_version.h"
 #include "runtime/train/fused_kernels.h"
 

@@ -5,7 +5,7 @@
 #include "common/error.h"
 #include "runtime/archive.h"
 #include "runtime/ddp/device.h"
-#include "runtime/ddp/parameters.h"
+#include "runtime/ddp/seen_tensors.h"
 
 namespace lockstep {
 namespace {

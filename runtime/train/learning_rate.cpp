@@ -109,28 +109,34 @@ double batch_scale(double batches, BatchScaling scaling) {
 }
 
 LearningRate::LearningRate(torch::optim::Optimizer& optimizer, schedule::Schedule schedule)
-    : LearningRate(optimizer.param_groups(), std::move(schedule)) {
-}
-
-LearningRate::LearningRate(DistributedOptimizerBase& optimizer, schedule::Schedule schedule)
-    : LearningRate(optimizer.param_groups(), std::move(schedule)) {
-}
-
-LearningRate::LearningRate(std::vector<torch::optim::OptimizerParamGroup>& groups,
-                           schedule::Schedule schedule)
-    : groups_(groups), schedule_(std::move(schedule)), base_(values()) {
+    : LRScheduler(optimizer),
+      groups_(optimizer.param_groups()),
+      schedule_(std::move(schedule)),
+      base_(values()) {
   set_step(0);
 }
 
-void LearningRate::set_step(std::int64_t step) {
-  if (step < 0) fail_usage("LearningRate: step is {}; it must not be negative", step);
+LearningRate::LearningRate(DistributedOptimizerBase& optimizer, schedule::Schedule schedule)
+    : LearningRate(optimizer.local_optimizer(), std::move(schedule)) {
+}
+
+std::vector<double> LearningRate::values_of(std::int64_t step) const {
   if (groups_.size() != base_.size())
     fail_usage(
         "LearningRate: the optimizer has {} parameter groups, and had {} when LearningRate was made; make it after the last group was added",
         groups_.size(), base_.size());
   const double factor = schedule_(step);
-  for (std::size_t i = 0; i < groups_.size(); ++i) groups_[i].options().set_lr(base_[i] * factor);
-  step_ = step;
+  std::vector<double> values;
+  for (const double base : base_) values.push_back(base * factor);
+  return values;
+}
+
+void LearningRate::set_step(std::int64_t step) {
+  if (step < 0 || step > std::numeric_limits<unsigned>::max())
+    fail_usage("LearningRate: step is {}; it must not be negative, and below 2^32", step);
+  const auto values = values_of(step);
+  for (std::size_t i = 0; i < groups_.size(); ++i) groups_[i].options().set_lr(values[i]);
+  step_count_ = static_cast<unsigned>(step);
 }
 
 std::vector<double> LearningRate::values() const {
@@ -140,7 +146,7 @@ std::vector<double> LearningRate::values() const {
 }
 
 void LearningRate::save(torch::serialize::OutputArchive& archive) const {
-  archive.write("step", step_);
+  archive.write("step", current_step());
 }
 
 void LearningRate::load(torch::serialize::InputArchive& archive) {

@@ -76,18 +76,17 @@ Schedule sequence(std::vector<Part> parts);
 enum class BatchScaling { linear, square_root };
 double batch_scale(double batches, BatchScaling scaling);
 
-class LearningRate {
+/// A torch::optim::LRScheduler, so that it can be passed to code that takes one. LRScheduler::step() sets the learning
+/// rate of the next step: call it after optimizer.step().
+class LearningRate : public torch::optim::LRScheduler {
  public:
   /// Sets the learning rate of step 0. The optimizer must outlive this object.
   LearningRate(torch::optim::Optimizer& optimizer, schedule::Schedule schedule);
   LearningRate(DistributedOptimizerBase& optimizer, schedule::Schedule schedule);
 
-  /// Sets the learning rate of the next step. Call it after optimizer.step().
-  void step() { set_step(step_ + 1); }
-
   /// Continues at a step, for instance the one stored in a checkpoint. Throws UsageError for a negative one.
   void set_step(std::int64_t step);
-  std::int64_t current_step() const { return step_; }
+  std::int64_t current_step() const { return step_count_; }
 
   /// For checkpoints: the step. Load it after the optimizer, whose state also has learning rates.
   void save(torch::serialize::OutputArchive& archive) const;
@@ -97,12 +96,13 @@ class LearningRate {
   std::vector<double> values() const;
 
  private:
-  LearningRate(std::vector<torch::optim::OptimizerParamGroup>& groups, schedule::Schedule schedule);
+  // LRScheduler::step() asks for those of the step after step_count_.
+  std::vector<double> get_lrs() override { return values_of(static_cast<std::int64_t>(step_count_) + 1); }
+  std::vector<double> values_of(std::int64_t step) const;
 
   std::vector<torch::optim::OptimizerParamGroup>& groups_;
   schedule::Schedule schedule_;
   std::vector<double> base_;  // by parameter group
-  std::int64_t step_ = 0;
 };
 
 struct PlateauOptions {

@@ -34,35 +34,6 @@ std::string to_string(const torch::Tensor& tensor) {
 
 }  // namespace
 
-std::string OptimizerState::to_bytes() const {
-  auto by_name = dictionary();
-  for (const auto& [name, state] : parameters) {
-    auto entries = dictionary();
-    for (const auto& [key, value] : state) entries.insert(key, value);
-    by_name.insert(name, entries);
-  }
-  auto all = dictionary();
-  all.insert("state", by_name);
-  all.insert("groups", groups);
-  return dump(all);
-}
-
-OptimizerState OptimizerState::from_bytes(const std::string& bytes) {
-  OptimizerState result;
-  try {
-    const auto all = torch::pickle_load({bytes.begin(), bytes.end()}).toGenericDict();
-    for (const auto& parameter : all.at("state").toGenericDict()) {
-      auto& state = result.parameters[parameter.key().toStringRef()];
-      for (const auto& entry : parameter.value().toGenericDict())
-        state[entry.key().toStringRef()] = entry.value();
-    }
-    result.groups = all.at("groups").toTensorVector();
-  } catch (const std::exception&) {
-    fail("the checkpoint is damaged, or DistributedOptimizer did not write it");
-  }
-  return result;
-}
-
 namespace train {
 namespace {
 

@@ -1,5 +1,5 @@
-// The state of an optimizer, separate from the optimizer: whole, by parameter, as it is saved; or in pieces,
-// as ranks hold it. Pieces can be redistributed over another number of ranks.
+// The state of an optimizer, separate from the optimizer: whole, by parameter, or in pieces, as ranks hold it. Pieces can
+// be redistributed over another number of ranks.
 //
 // Threads: values; the functions with a communicator are called by all ranks together.
 #pragma once
@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/comm/communicator.h"
@@ -18,15 +19,18 @@ namespace lockstep {
 /// The state of one parameter: "exp_avg", "step", …
 using ParameterState = std::map<std::string, c10::IValue>;
 
-/// The state of all parameters, in the parameters' shapes, so it does not depend on the number of ranks.
-struct OptimizerState {
-  std::map<std::string, ParameterState> parameters;  ///< by the parameter's name
-  std::vector<torch::Tensor> groups;  ///< the options of each group, as LibTorch serialises them
-
-  /// In a format that torch.load reads in Python.
-  std::string to_bytes() const;
-  /// Throws Error if to_bytes() did not make the bytes.
-  static OptimizerState from_bytes(const std::string& bytes);
+/// A rank's part of the state, as it is in memory.
+struct OptimizerShard {
+  struct Piece {
+    std::string name;  ///< of the parameter
+    torch::Tensor parameter;
+    std::int64_t begin = 0;  ///< elements [begin, end) of the parameter, in the order of its memory
+    std::int64_t end = 0;
+    ParameterState state;  ///< one-dimensional tensors, which share memory with the optimizer
+  };
+  std::vector<Piece> pieces;
+  std::vector<std::pair<std::string, torch::Tensor>> parameters;  ///< all, also of other ranks' pieces
+  std::vector<std::vector<std::string>> groups;                   ///< the names of each group's parameters
 };
 
 namespace train {

@@ -271,8 +271,8 @@ void convert_children(World& world, torch::nn::Module& module, const std::string
 
 }  // namespace
 
-void convert_sync_batch_norm(World& world, torch::nn::Sequential& module) {
-  convert_children(world, *module, "");
+void convert_sync_batch_norm(World& world, torch::nn::Module& module) {
+  convert_children(world, module, "");
 }
 
 }  // namespace lockstep

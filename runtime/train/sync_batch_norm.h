@@ -2,7 +2,7 @@
 // SyncBatchNorm). Use it where a rank's own batch is too small for good statistics.
 //
 //   SyncBatchNorm norm(world, BatchNormOptions(64));   // a member, instead of torch::nn::BatchNorm2d
-//   lockstep::convert_sync_batch_norm(world, sequential);   // or replace those of a torch::nn::Sequential
+//   lockstep::convert_sync_batch_norm(world, *model);   // or replace those in every torch::nn::Sequential of the model
 //
 // Ranks may have batches of different sizes. In training every forward and every backward communicates once,
 // so all ranks call them equally often: with DistributedDataParallel a rank must not skip() while others
@@ -39,10 +39,9 @@ class SyncBatchNormImpl : public torch::nn::NormImplBase<0, SyncBatchNormImpl, t
 };
 TORCH_MODULE(SyncBatchNorm);
 
-/// Replaces every BatchNorm1d, 2d and 3d in a Sequential, and in the Sequentials inside it, and keeps their
-/// parameters and statistics. Call it before you make the optimizer and DistributedDataParallel. Throws
-/// UsageError naming a batch norm that is a member of a module class: C++ cannot exchange a member, so declare
-/// it as SyncBatchNorm instead.
-void convert_sync_batch_norm(World& world, torch::nn::Sequential& module);
+/// Replaces every BatchNorm1d, 2d and 3d in the Sequentials of a module, at any depth, and keeps their parameters and
+/// statistics. Call it before you make the optimizer and DistributedDataParallel. Throws UsageError naming a batch norm
+/// that is not in a Sequential: C++ cannot exchange a member of a module class, so declare it as SyncBatchNorm instead.
+void convert_sync_batch_norm(World& world, torch::nn::Module& module);
 
 }  // namespace lockstep

@@ -7,7 +7,7 @@
 
 #include "common/error.h"
 #include "runtime/archive.h"
-#include "runtime/ddp/parameters.h"
+#include "runtime/ddp/distributed_data_parallel.h"
 
 namespace lockstep {
 namespace {

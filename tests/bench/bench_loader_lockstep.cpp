@@ -14,7 +14,6 @@
 #include "common/files.h"
 #include "common/median.h"
 #include "common/tool.h"
-#include "runtime/data/lengths.h"
 #include "runtime/data/loader.h"
 #include "runtime/data/plan/order/random.h"
 #include "runtime/data/plan/planner.h"

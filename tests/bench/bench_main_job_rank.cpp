@@ -24,7 +24,6 @@
 #include "common/tool.h"
 #include "examples/text_lm/evaluate.h"
 #include "examples/text_lm/update.h"
-#include "runtime/data/lengths.h"
 #include "runtime/data/loader.h"
 #include "runtime/data/plan/planner.h"
 #include "runtime/lockstep.h"

@@ -16,7 +16,6 @@
 #include "common/clock.h"
 #include "common/error.h"
 #include "common/tool.h"
-#include "runtime/data/lengths.h"
 #include "runtime/data/plan/order/random.h"
 #include "runtime/data/plan/planner.h"
 #include "runtime/data/plan/tool/plan_stats.h"

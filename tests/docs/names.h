@@ -13,7 +13,6 @@
 #include <string>
 #include <vector>
 
-#include "runtime/data/lengths.h"
 #include "runtime/data/loader.h"
 #include "runtime/data/loader_options.h"
 #include "runtime/data/plan/planner.h"

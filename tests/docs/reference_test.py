@@ -149,8 +149,21 @@ def check_messages():
                 wrong.extend(f"{name}: no message of the code has '{part}'" for part in parts if not is_message(part, texts))
 
 
+def check_loop():
+    """The training loop of README.md, which a test runs, is the one of the other pages and of the class's header."""
+
+    def loop_of(name):
+        lines = [re.sub(r"\s*//.*", "", line.removeprefix("//")).strip() for line in read(name).splitlines()]
+        begin = lines.index("for (const auto& batch : loader) {")
+        return lines[begin : lines.index("}", begin)]
+
+    for name in ("docs/design.md", "docs/users/ddp.md", "runtime/ddp/distributed_data_parallel.h"):
+        if loop_of(name) != loop_of("README.md"):
+            wrong.append(f"{name}: its training loop is not the one of README.md")
+
+
 def main():
-    for check in (check_options, check_configuration, check_environment, check_metrics, check_alerts, check_phases, check_messages):
+    for check in (check_options, check_configuration, check_environment, check_metrics, check_alerts, check_phases, check_messages, check_loop):
         check()
     print("\n".join(wrong), end="\n" if wrong else "", file=sys.stderr)
     return 1 if wrong else 0

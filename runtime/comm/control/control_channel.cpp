@@ -75,7 +75,7 @@ class ControlChannel::Thread {
     request([&] { note_request_ = text; });
   }
 
-  std::string told_by(int rank) {
+  std::string last_text_of(int rank) {
     const std::scoped_lock lock(mutex_);
     const auto found = notes_.find(rank);
     return found == notes_.end() ? std::string() : found->second;
@@ -483,8 +483,8 @@ void ControlChannel::tell_rank_0(const std::string& text) {
   thread_->tell_rank_0(text);
 }
 
-std::string ControlChannel::told_by(int rank) {
-  return thread_->told_by(rank);
+std::string ControlChannel::last_text_of(int rank) {
+  return thread_->last_text_of(rank);
 }
 
 void ControlChannel::announce_end(int exit_code) {

@@ -44,7 +44,7 @@ class ControlChannel {
   /// communicator runs.
   void tell_rank_0(const std::string& text);
   /// On rank 0: the last text of that rank; empty if there is none.
-  std::string told_by(int rank);
+  std::string last_text_of(int rank);
 
   /// This rank ends the job and has printed why. Returns when the other ranks know, or after 0.3 s.
   void announce_end(int exit_code);

@@ -1,6 +1,6 @@
 // The planner turns the lengths of an epoch's samples into optimizer steps:
 //
-//   lengths         ../lengths.h            a CSV file, histogram or pack; or any other LengthSource
+//   lengths         ../lengths.cpp          a CSV file, histogram or pack; or any other LengthSource
 //      |
 //   order           order/order.h           shuffled by seed and epoch, block by block
 //      |            order/block_reader.h
@@ -26,6 +26,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
@@ -36,10 +37,39 @@
 
 #include "runtime/data/plan/options.h"
 
-// The source of the planner's lengths: memory, an index on disk, or a formula. The planner reads a range of
-// samples at a time, so it can plan a billion samples whose lengths do not fit into memory.
+namespace lockstep::pack {
+class Reader;
+}
+
+// The lengths of samples, from a column of a CSV file, a histogram, or packed files.
 
 namespace lockstep::data {
+
+struct Lengths {
+  std::vector<std::uint32_t> tokens;  ///< of each sample, in the data's order
+  std::string fingerprint;            ///< of the data and their order
+};
+
+/// Each row is a sample. Lines that begin with # are comments; the first other line names the columns.
+/// Throws Error with file and line if a row is malformed, a length is not a whole number in 1..2^32-1,
+/// there are no rows, there is a blank line before the last row, or two columns are named `column`. Throws
+/// UsageError with the columns' names if no column has that name.
+Lengths lengths_from_csv(const std::filesystem::path& file, const std::string& column);
+
+/// Makes `samples` lengths whose distribution follows the columns "length" and "count" as closely as whole
+/// samples allow, in a fixed random order. The same file and number give the same list. Throws as
+/// lengths_from_csv does.
+Lengths lengths_from_histogram(const std::filesystem::path& file, std::size_t samples);
+
+/// The lengths of a pack's samples. Throws Error with `name` if the pack does not hold tokens, and with
+/// `name` and the sample's key if a sample is empty.
+Lengths lengths_from_pack(const pack::Reader& reader, const std::string& name);
+
+/// The lengths of several packs' samples, one pack after the other.
+Lengths lengths_from_packs(std::span<const std::filesystem::path> packs);
+
+// The source of the planner's lengths: memory, an index on disk, or a formula. The planner reads a range of
+// samples at a time, so it can plan a billion samples whose lengths do not fit into memory.
 
 class LengthSource {
  public:
@@ -190,7 +220,7 @@ MicroBatchShape largest_micro_batch(const Plan& plan, std::span<const std::uint3
 
 namespace lockstep::data {
 
-/// The position of a mixture (mixture/mixture.h). The first three members have one entry for each data set.
+/// The position of a mixture (Mixture). The first three members have one entry for each data set.
 struct MixturePosition {
   std::vector<std::uint64_t> drawn;   ///< samples drawn so far, in all epochs
   std::vector<std::uint64_t> piece;   ///< next piece of the last of these samples; 0: it is complete
@@ -301,7 +331,7 @@ class EpochPlanner : public BlockwisePlanner {
   std::unique_ptr<Pool> pool_;
 };
 
-// Plans a mixture (mixture.h) block by block. It draws samples one by one, each from the data set whose
+// Plans a mixture (Mixture) block by block. It draws samples one by one, each from the data set whose
 // share of the tokens is furthest below its weight, so that every step has nearly the shares that the
 // weights demand. As in an epoch, a step takes consecutive samples of this order, and if its tokens are a
 // promise also later ones that fit; those between them wait for the next steps, whatever their range. A block ends where

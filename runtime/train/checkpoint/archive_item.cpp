@@ -8,9 +8,7 @@
 
 #include "common/error.h"
 #include "runtime/archive.h"
-#include "runtime/ddp/comm_hook.h"
 #include "runtime/train/checkpoint/items.h"
-#include "runtime/train/learning_rate.h"
 
 namespace lockstep::checkpoint {
 namespace {
@@ -63,7 +61,7 @@ std::string archive_of_earlier(const Section& section) {
 class ArchiveItem : public Item {
  public:
   ArchiveItem(ArchiveItemOptions options, SaveObject save, LoadObject load)
-      : options_(options), save_(std::move(save)), load_(std::move(load)) {}
+      : options_(std::move(options)), save_(std::move(save)), load_(std::move(load)) {}
 
   std::string type() const override { return options_.type; }
   bool reads(const std::string& type) const override {
@@ -118,22 +116,7 @@ ItemPointer value_item(const char* type, Type& value, Read read) {
 }  // namespace
 
 ItemPointer archive_item(SaveObject save, LoadObject load, ArchiveItemOptions options) {
-  return std::make_unique<ArchiveItem>(options, std::move(save), std::move(load));
-}
-
-// Loaded after the optimizer, whose state also has learning rates: the schedule's are right.
-ItemPointer value_item(LearningRate& learning_rate) {
-  return archive_item([&](auto& archive) { learning_rate.save(archive); },
-                      [&](auto& archive) { learning_rate.load(archive); }, {.order = Item::Order::last});
-}
-
-// Each rank has a state of its own, for example the part of its gradients that was not sent yet.
-ItemPointer hook_item(CommHook& hook, int rank) {
-  return archive_item([&](auto& archive) { hook.save(archive); }, [&](auto& archive) { hook.load(archive); },
-                      {.type = "hook",
-                       .kind = Item::Kind::per_rank,
-                       .order = Item::Order::tensors,
-                       .rank = static_cast<std::size_t>(rank)});
+  return std::make_unique<ArchiveItem>(std::move(options), std::move(save), std::move(load));
 }
 
 ItemPointer value_item(std::int64_t& value) {

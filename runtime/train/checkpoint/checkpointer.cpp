@@ -16,12 +16,14 @@
 #include "runtime/comm/communicator.h"
 #include "runtime/comm/control/control_channel.h"
 #include "runtime/comm/failure.h"
+#include "runtime/ddp/comm_hook.h"
 #include "runtime/ddp/replicas.h"
 #include "runtime/train/checkpoint/background.h"
 #include "runtime/train/checkpoint/file_progress.h"
 #include "runtime/train/checkpoint/files_of_items.h"
 #include "runtime/train/checkpoint/folder_lock.h"
 #include "runtime/train/checkpoint/node_reader.h"
+#include "runtime/train/learning_rate.h"
 
 namespace lockstep {
 
@@ -147,7 +149,7 @@ checkpoint::WriterOptions Checkpointer::State::writer_options() {
   writing.check_lock = [this] { check_lock(); };
   if (auto* const channel = comm::ControlChannel::current()) {
     writing.tell_rank_0 = [channel](const std::string& text) { channel->tell_rank_0(text); };
-    writing.told_by = [channel](int rank) { return channel->told_by(rank); };
+    writing.last_text_of = [channel](int rank) { return channel->last_text_of(rank); };
   }
   writing.progress = &progress;
   return writing;
@@ -252,7 +254,7 @@ void Checkpointer::State::prepare_folder() {
     }
   }
   // A damaged one must not count among those that are kept.
-  for (const auto& checkpoint : damaged) writer.set_aside(checkpoint);
+  for (const auto& checkpoint : damaged) writer.rename_damaged(checkpoint);
   damaged.clear();
 }
 
@@ -423,32 +425,24 @@ void Checkpointer::add(const std::string& name, DistributedOptimizerBase& optimi
   add_item(name, checkpoint::optimizer_item(optimizer));
 }
 
-void Checkpointer::add(const std::string& name, LearningRate& learning_rate) {
-  add_item(name, checkpoint::value_item(learning_rate));
+void Checkpointer::add(const std::string& name, WeightAverage& average) {
+  add_item(name, checkpoint::average_item(average));
 }
 
-void Checkpointer::add(const std::string& name, WeightAverage& average) {
-  add_item(name, checkpoint::tensor_item(average));
+void Checkpointer::add(const std::string& name, LearningRate& learning_rate) {
+  add_item(name, checkpoint::object_item(learning_rate, {.order = Item::Order::last}));
 }
 
 void Checkpointer::add(const std::string& name, CommHook& hook) {
-  add_item(name, checkpoint::hook_item(hook, state_->world.rank()));
+  add_item(name, checkpoint::object_item(hook, {.type = "hook",
+                                                .kind = Item::Kind::per_rank,
+                                                .order = Item::Order::tensors,
+                                                .rank = static_cast<std::size_t>(state_->world.rank())}));
 }
 
-void Checkpointer::add(const std::string& name, torch::Tensor& value) {
-  add_item(name, checkpoint::tensor_item(value));
-}
-
-void Checkpointer::add(const std::string& name, std::string& value) {
-  add_item(name, checkpoint::value_item(value));
-}
-
-void Checkpointer::add(const std::string& name, std::int64_t& value) {
-  add_item(name, checkpoint::value_item(value));
-}
-
-void Checkpointer::add(const std::string& name, double& value) {
-  add_item(name, checkpoint::value_item(value));
+void Checkpointer::add_value(const std::string& name,
+                             std::variant<std::int64_t*, double*, std::string*, torch::Tensor*> value) {
+  add_item(name, std::visit([](auto* pointer) { return checkpoint::value_item(*pointer); }, value));
 }
 
 void Checkpointer::add_object(const std::string& name, checkpoint::SaveObject save,

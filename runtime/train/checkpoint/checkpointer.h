@@ -30,6 +30,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "runtime/comm/world.h"
@@ -63,11 +64,16 @@ struct CheckpointerOptions {
 template <typename Type>
 concept Persistent =
     !std::derived_from<Type, torch::nn::Module> && !std::derived_from<Type, torch::optim::Optimizer> &&
-    !std::derived_from<Type, CommHook> &&
+    !std::derived_from<Type, DistributedOptimizerBase> && !std::derived_from<Type, CommHook> &&
     requires(Type & object, torch::serialize::OutputArchive& out, torch::serialize::InputArchive& in) {
   object.save(out);
   object.load(in);
 };
+
+/// Values that have no functions of their own.
+template <typename Type>
+concept PersistentValue = std::same_as<Type, std::int64_t> || std::same_as<Type, double> ||
+    std::same_as<Type, std::string> || std::same_as<Type, torch::Tensor>;
 
 class Checkpointer {
  public:
@@ -83,31 +89,33 @@ class Checkpointer {
   ~Checkpointer();
 
   /// Adds an object that must outlive this one. Rank 0 saves an object that is the same on all ranks. An object of your own
-  /// has save() and load() as LibTorch's; load() may throw to refuse the state, before anything is changed. Names are of letters, digits, '_' and '-'. All ranks add the
-  /// same objects; a program that loads a checkpoint adds objects of the same names and types. Add modules
-  /// before the optimizers of their parameters. Throws UsageError for a name that is taken, for an
-  /// optimizer whose state is not known (all but Adam, AdamW, SGD, RMSprop, Adagrad and Lamb), and for one that has two
-  /// parameters of the same name.
+  /// has save() and load() as LibTorch's; load() may throw to refuse the state, before anything is changed. Names are of
+  /// letters, digits, '_' and '-'. All ranks add the same objects; a program that loads a checkpoint adds objects of the
+  /// same names and types. Throws UsageError for a name that is taken.
   template <Persistent Type>
   void add(const std::string& name, Type& object) {
     add_object(
         name, [&object](auto& archive) { object.save(archive); },
         [&object](auto& archive) { object.load(archive); });
   }
-  /// These are too large for an archive: their tensors are copied and written one by one.
+  /// The same for values. An undefined tensor takes the saved one.
+  template <PersistentValue Type>
+  void add(const std::string& name, Type& value) {
+    add_value(name, &value);
+  }
+  /// Exceptions, because they are too large for an archive, which would be a second copy in memory: their tensors are
+  /// copied and written one by one, and compared before anything is loaded. Add modules before the optimizers of their
+  /// parameters. Throw UsageError for an optimizer whose state is not known (all but Adam, AdamW, SGD, RMSprop, Adagrad
+  /// and Lamb), and for one that has two parameters of the same name.
   void add(const std::string& name, torch::nn::Module& module);
   void add(const std::string& name, torch::optim::Optimizer& optimizer);
   void add(const std::string& name, DistributedOptimizerBase& optimizer);
   void add(const std::string& name, WeightAverage& average);
-  /// Loaded after the optimizers, whose learning rates it then sets.
+  /// An exception, because it is loaded after the optimizers, whose learning rates it then sets.
   void add(const std::string& name, LearningRate& learning_rate);
-  /// The state that each rank keeps of its gradients: of power_sgd_hook(), GradientNoiseScale and hooks of your own.
+  /// An exception, because each rank saves its own: the state that it keeps of its gradients, as power_sgd_hook(),
+  /// GradientNoiseScale and hooks of your own do.
   void add(const std::string& name, CommHook& hook);
-  /// Values of your own. An undefined tensor takes the saved one.
-  void add(const std::string& name, torch::Tensor& value);
-  void add(const std::string& name, std::string& value);
-  void add(const std::string& name, std::int64_t& value);
-  void add(const std::string& name, double& value);
 
   /// Saves the state after `step` steps: copies it to memory, and begins to write it. Waits if the checkpoint
   /// before it is still being written from that memory. The time counts as the record's phase `checkpoint`.
@@ -135,6 +143,8 @@ class Checkpointer {
   struct State;
   void add_object(const std::string& name, std::function<void(torch::serialize::OutputArchive&)> save,
                   std::function<void(torch::serialize::InputArchive&)> load);
+  void add_value(const std::string& name,
+                 std::variant<std::int64_t*, double*, std::string*, torch::Tensor*> value);
   void add_item(const std::string& name, std::unique_ptr<checkpoint::Item> item);
   std::unique_ptr<State> state_;
 };

@@ -164,19 +164,19 @@ void FolderLock::acquire() {
 // Another process may take the lock over at the same time: it is renamed first, and given back if it is not the dead
 // one's.
 void FolderLock::take_over(const std::string& text) {
-  const std::filesystem::path aside = path_.parent_path() / fmt::format(".lock.{}", mine_.run);
+  const std::filesystem::path taken = path_.parent_path() / fmt::format(".lock.{}", mine_.run);
   try {
-    system_.rename(path_, aside);
+    system_.rename(path_, taken);
   } catch (const Error&) {
     if (system_.status(path_)) throw;
     return;
   }
-  if (read_if_there(system_, aside) != text) {
-    (void)system_.try_link(aside, path_);
+  if (read_if_there(system_, taken) != text) {
+    (void)system_.try_link(taken, path_);
   } else if (const auto holder = holder_in(text)) {
     dead_run_ = holder->run;
   }
-  system_.unlink_if_there(aside);
+  system_.unlink_if_there(taken);
 }
 
 bool FolderLock::is_mine() {

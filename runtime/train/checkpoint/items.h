@@ -15,9 +15,7 @@
 #include "runtime/train/checkpoint/section.h"
 
 namespace lockstep {
-class CommHook;
 class DistributedOptimizerBase;
-class LearningRate;
 class WeightAverage;
 }  // namespace lockstep
 
@@ -48,13 +46,18 @@ struct ArchiveItemOptions {
 /// An object that saves itself into an archive. `load` may refuse the archive.
 ItemPointer archive_item(SaveObject save, LoadObject load, ArchiveItemOptions options = {});
 
-ItemPointer value_item(LearningRate& learning_rate);
-ItemPointer hook_item(CommHook& hook, int rank);
+/// An object with save() and load().
+template <typename Type>
+ItemPointer object_item(Type& object, ArchiveItemOptions options = {}) {
+  return archive_item([&object](auto& archive) { object.save(archive); },
+                      [&object](auto& archive) { object.load(archive); }, std::move(options));
+}
+
 ItemPointer value_item(std::int64_t& value);
 ItemPointer value_item(double& value);
 ItemPointer value_item(std::string& value);
-ItemPointer tensor_item(torch::Tensor& tensor);
-ItemPointer tensor_item(WeightAverage& average);
+ItemPointer value_item(torch::Tensor& tensor);
+ItemPointer average_item(WeightAverage& average);
 
 /// The states of this process's random generators: of the CPU, of each other device, and of the one that the modules
 /// are on.

@@ -1,4 +1,4 @@
-#include "runtime/ddp/parameters.h"
+#include "runtime/ddp/seen_tensors.h"
 #include "runtime/train/checkpoint/items.h"
 
 namespace lockstep::checkpoint {

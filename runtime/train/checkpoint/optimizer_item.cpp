@@ -143,6 +143,8 @@ class ReplicatedOptimizer : public Item {
   std::string type_;
 };
 
+}  // namespace
+
 /// An optimizer whose state is spread over the ranks.
 class ShardedOptimizer : public Item {
  public:
@@ -201,8 +203,6 @@ class ShardedOptimizer : public Item {
   DistributedOptimizerBase& optimizer_;
   std::string type_;
 };
-
-}  // namespace
 
 ItemPointer optimizer_item(torch::optim::Optimizer& optimizer, const Modules& modules) {
   return std::make_unique<ReplicatedOptimizer>(optimizer, modules);

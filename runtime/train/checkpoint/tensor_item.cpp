@@ -80,11 +80,11 @@ class AverageItem : public Item {
   WeightAverage& average_;
 };
 
-ItemPointer tensor_item(torch::Tensor& tensor) {
+ItemPointer value_item(torch::Tensor& tensor) {
   return std::make_unique<TensorItem>(tensor);
 }
 
-ItemPointer tensor_item(WeightAverage& average) {
+ItemPointer average_item(WeightAverage& average) {
   return std::make_unique<AverageItem>(average);
 }
 

@@ -121,7 +121,7 @@ void Writer::write_all(int fd, std::span<const std::byte> bytes, std::uint64_t a
     at += part.size();
     written_ += part.size();
     if (options_.progress != nullptr) options_.progress->advance(part.size());
-    if (seconds_between(told_at_ns_, monotonic_ns()) > kTellSeconds) tell({});
+    if (seconds_between(reported_at_ns_, monotonic_ns()) > kTellSeconds) tell({});
   }
 }
 
@@ -156,7 +156,7 @@ void Writer::copy(int from, const FileEntry& file, const Path& to) {
 
 // Gives rank 0 the bytes that this rank has written, or why it failed.
 void Writer::tell(const std::string& error) {
-  told_at_ns_ = monotonic_ns();
+  reported_at_ns_ = monotonic_ns();
   if (options_.rank == 0 || !options_.tell_rank_0) return;
   options_.tell_rank_0(
       nlohmann::json{{"checkpoint", current_}, {"bytes", written_}, {"error", error}}.dump());
@@ -180,7 +180,7 @@ RankReport Writer::wait_for(int rank, const Path& folder, std::int64_t step) {
        pause = std::min(2 * pause, std::chrono::milliseconds(250))) {
     if (const auto text = read_if_there(system_, path)) return report_from_text(*text);
     if (cancelled_) fail("rank {} has not written its files; the training has ended", rank);
-    const std::string message = options_.told_by ? options_.told_by(rank) : std::string();
+    const std::string message = options_.last_text_of ? options_.last_text_of(rank) : std::string();
     if (const auto note = nlohmann::json::parse(message, nullptr, false); !note.is_discarded()) {
       if (note.at("checkpoint") == current_) {
         if (const std::string error = note.at("error"); !error.empty()) return {.error = error, .files = {}};
@@ -248,10 +248,10 @@ void Writer::move_away(const Path& existing) {
   else if (training_of(existing))
     fail("{} is a checkpoint of another training: give each training a folder of its own", existing.string());
   else
-    set_aside(existing);
+    rename_damaged(existing);
 }
 
-void Writer::set_aside(const Path& damaged) {
+void Writer::rename_damaged(const Path& damaged) {
   if (!system_.status(damaged)) return;
   const std::string name = damaged.filename().string();
   system_.rename(damaged, options_.folder / fmt::format("damaged-{}-{}", name, options_.run));

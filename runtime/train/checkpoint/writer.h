@@ -38,7 +38,7 @@ struct WriterOptions {
   std::string dead_run = {};   ///< a run whose leftovers may be removed; empty: none
   /// Sends a text to rank 0, and gives rank 0 the last one of a rank: the reason of a rank that cannot write its report.
   std::function<void(const std::string&)> tell_rank_0 = {};
-  std::function<std::string(int rank)> told_by = {};
+  std::function<std::string(int rank)> last_text_of = {};
   /// Throws Error if this run must no longer write.
   std::function<void()> check_lock = [] {};
   FileProgress* progress = nullptr;  ///< receives the progress of the files; null: nothing
@@ -69,7 +69,7 @@ class Writer {
              const std::function<void()>& released);
 
   /// Renames a damaged checkpoint, so that it no longer counts as one. Its content stays. Safe from any thread.
-  void set_aside(const std::filesystem::path& damaged);
+  void rename_damaged(const std::filesystem::path& damaged);
 
   /// Lets rank 0 stop waiting for other ranks. Safe from any thread.
   void cancel() { cancelled_ = true; }
@@ -101,7 +101,7 @@ class Writer {
   int count_ = 0;              // of the checkpoints
   std::string current_;        // the hidden folder of the checkpoint that is being written
   std::uint64_t written_ = 0;  // bytes of it
-  std::uint64_t told_at_ns_ = 0;
+  std::uint64_t reported_at_ns_ = 0;
 };
 
 }  // namespace lockstep::checkpoint

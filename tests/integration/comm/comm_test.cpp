@@ -423,11 +423,11 @@ TEST(World, IsProfiledFromTheProgram) {
   profile::StepTimer& timer = world().timer();
   // The simulated nodes have one folder of records.
   const fs::path folder = timer.file().parent_path() / "report";
-  EXPECT_THROW(world().start_profile({.active = 0}), UsageError);
+  EXPECT_THROW(world().start_profile("active:0"), UsageError);
   ::setenv("LOCKSTEP_REPORT_DIR", folder.c_str(), 1);
-  world().start_profile({.active = 1});
+  world().start_profile("active:1");
   ::unsetenv("LOCKSTEP_REPORT_DIR");
-  EXPECT_THROW(world().start_profile({.active = 1}), UsageError) << "twice";
+  EXPECT_THROW(world().start_profile("active:1"), UsageError) << "twice";
   timer.begin_step();
   std::int32_t value = 1;
   communicator().all_reduce({&value, 1, DataType::i32}, "a traced value")->wait();

@@ -92,7 +92,7 @@ void wake_control_channel() {
   auto* const channel = lockstep::comm::ControlChannel::current();
   for (const char* note : {"first", "second"}) {
     channel->tell_rank_0(note);
-    while (channel->told_by(0) != note) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    while (channel->last_text_of(0) != note) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
 }
 

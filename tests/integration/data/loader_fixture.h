@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "common/error.h"
-#include "runtime/data/lengths.h"
 #include "runtime/data/loader.h"
+#include "runtime/data/plan/planner.h"
 #include "staging/pack/reader.h"
 #include "staging/pack/write/create.h"
 #include "tests/integration/mpi_world.h"

@@ -63,7 +63,7 @@ TEST(AllReduce, FindsTheMeanTheMaximumAndTheMinimum) {
     return tensor;
   };
   const double last = ranks() - 1;
-  expect_equal(with(ReduceOp::mean), torch::tensor({last / 2, -last}));
+  expect_equal(with(ReduceOp::average), torch::tensor({last / 2, -last}));
   expect_equal(with(ReduceOp::max), torch::tensor({last, 0.0}));
   expect_equal(with(ReduceOp::min), torch::tensor({0.0, -2 * last}));
   const auto bytes = torch::tensor({rank(), 200 - rank()}, torch::kByte);
@@ -123,9 +123,10 @@ TEST(AllReduce, RefusesUnsupportedTensorsByName) {
   EXPECT_THAT(refusal(torch::ones(2, torch::kBool)),
               AllOf(HasSubstr("all_reduce of hits (Bool [2])"), HasSubstr("to(torch::kLong)")));
   EXPECT_THAT(refusal(torch::ones(2, torch::kByte)), HasSubstr("hits (Byte [2])"));
-  EXPECT_THAT(refusal(torch::ones(2, torch::kLong), ReduceOp::mean),
-              AllOf(HasSubstr("hits (Long [2])"), HasSubstr("mean does not support"),
+  EXPECT_THAT(refusal(torch::ones(2, torch::kLong), ReduceOp::average),
+              AllOf(HasSubstr("hits (Long [2])"), HasSubstr("average does not support"),
                     HasSubstr("to(torch::kDouble)")));
+  EXPECT_THAT(refusal(torch::ones(2, torch::kLong), ReduceOp::sum_or_max), HasSubstr("not for tensors"));
   EXPECT_THAT(refusal(torch::ones(2, torch::kComplexFloat)), HasSubstr("view_as_real"));
   EXPECT_THAT(refusal(torch::ones({2, 2}).to_sparse()), HasSubstr("to_dense()"));
   EXPECT_THAT(refusal(torch::ones({2, 1}).expand({2, 3})),
@@ -166,27 +167,36 @@ TEST(AllGather, StacksTheTensorsInTheOrderOfRanks) {
 }
 
 TEST(Asynchronous, OperationsKeepTheirTensorsAndCanBeWaitedForInAnyOrder) {
-  std::vector<TensorWork> works;
+  std::vector<torch::Tensor> sums;
+  std::vector<WorkHandle> works;
   for (int i = 0; i < 5; ++i) {
-    works.push_back(all_reduce_async(world(), torch::full({1000, 20}, i * (rank() + 1)).t()));
+    sums.push_back(torch::full({1000, 20}, i * (rank() + 1)).t());
+    works.push_back(all_reduce_async(world(), sums.back()));
   }
-  auto gathered = all_gather_async(world(), torch::full({2000}, rank()));
-  auto sent = broadcast_async(world(), torch::full({2000}, rank()), 0);
-  barrier_async(world()).wait();
-  expect_equal(sent.wait(), torch::zeros(2000, torch::kLong));
-  expect_equal(gathered.wait()[ranks() - 1], torch::full({2000}, ranks() - 1));
+  torch::Tensor all;
+  const auto gathered = all_gather_async(world(), torch::full({2000}, rank()), all);
+  const auto received = torch::full({2000}, rank());
+  const auto sent = broadcast_async(world(), received, 0);
+  barrier_async(world())->wait();
+  sent->wait();
+  expect_equal(received, torch::zeros(2000, torch::kLong));
+  gathered->wait();
+  expect_equal(all[ranks() - 1], torch::full({2000}, ranks() - 1));
   for (int i = 4; i >= 0; --i) {
-    auto& work = works[static_cast<std::size_t>(i)];
-    expect_equal(work.wait(), torch::full({20, 1000}, i * sum_of_numbers()));
-    expect_equal(work.wait(), torch::full({20, 1000}, i * sum_of_numbers()));
-    EXPECT_TRUE(work.done());
+    const auto at = static_cast<std::size_t>(i);
+    works[at]->wait();
+    works[at]->wait();
+    expect_equal(sums[at], torch::full({20, 1000}, i * sum_of_numbers()));
+    EXPECT_TRUE(works[at]->done());
+    EXPECT_GT(works[at]->times().ended_ns, 0U);
   }
 }
 
 TEST(Asynchronous, OperationsEndEvenIfTheirHandlesAreDropped) {
   for (int i = 0; i < 100; ++i) {
     static_cast<void>(all_reduce_async(world(), torch::full({5000}, rank())));
-    static_cast<void>(all_gather_async(world(), torch::full({5000}, rank())));
+    torch::Tensor all;
+    static_cast<void>(all_gather_async(world(), torch::full({5000}, rank()), all));
   }
   barrier(world());
 }

@@ -14,6 +14,7 @@
 #include "runtime/torch_version.h"
 #include "runtime/train/checkpoint/checkpointer.h"
 #include "tests/integration/train/checkpoint_world.h"
+#include "tests/integration/train/optimizer_archive.h"
 
 namespace lockstep::testing {
 namespace {
@@ -253,7 +254,7 @@ TEST_F(ResumedElsewhere, ShardedStateIsTheSameToTheBit) {
   checkpointer.add("model", *net);
   checkpointer.add("optimizer", optimizer);
   ASSERT_EQ(checkpointer.load_latest(), 3);
-  const OptimizerState loaded = optimizer.state_dict(0);
+  const SavedOptimizer loaded = state_on_rank_0(optimizer);
 
   // A plain optimizer loads the same state, and both continue alike.
   Net other;
@@ -295,7 +296,7 @@ TEST(Checkpointer, ShardedStateThatWasNotUsedYetIsSavedAgain) {
   DistributedOptimizer<torch::optim::AdamW> optimizer(ddp, kDecayingAdamW);
   backward(ddp, 0);
   optimizer.step();
-  const OptimizerState before = optimizer.state_dict(0);
+  const SavedOptimizer before = state_on_rank_0(optimizer);
   {
     Checkpointer checkpointer(world(), folder / "run");
     checkpointer.add("optimizer", optimizer);
@@ -311,7 +312,7 @@ TEST(Checkpointer, ShardedStateThatWasNotUsedYetIsSavedAgain) {
   again.save(2);
   again.wait();
   ASSERT_EQ(again.load_latest(), 2);
-  const OptimizerState after = loaded.state_dict(0);
+  const SavedOptimizer after = state_on_rank_0(loaded);
   ASSERT_EQ(after.parameters.size(), before.parameters.size());
   for (const auto& [name, state] : before.parameters)
     EXPECT_TRUE(

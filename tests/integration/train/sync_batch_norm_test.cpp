@@ -152,7 +152,7 @@ TEST(SyncBatchNorm, TrainsUnderDistributedDataParallel) {
                               torch::nn::Conv2d(4, 2, 1), torch::nn::BatchNorm2d(2));
   model->to(torch::kDouble);
   auto whole = std::dynamic_pointer_cast<torch::nn::SequentialImpl>(model->clone());
-  convert_sync_batch_norm(world(), model);
+  convert_sync_batch_norm(world(), *model);
   EXPECT_EQ(model->named_parameters().keys(), whole->named_parameters().keys());
   DistributedDataParallel ddp(model, world(), small_buckets());
   const torch::Tensor all = whole_batch(7);
@@ -175,7 +175,24 @@ TORCH_MODULE(WithMember);
 
 TEST(SyncBatchNorm, ConvertingAMemberIsRefusedByName) {
   torch::nn::Sequential model(torch::nn::Linear(4, 4), WithMember());
-  EXPECT_THAT(error_of([&] { convert_sync_batch_norm(world(), model); }), HasSubstr("'1.norm' is a member"));
+  EXPECT_THAT(error_of([&] { convert_sync_batch_norm(world(), *model); }), HasSubstr("'1.norm' is a member"));
+}
+
+struct WithLayersImpl : torch::nn::Module {
+  WithLayersImpl() { layers = register_module("layers", torch::nn::Sequential(torch::nn::BatchNorm1d(4))); }
+  torch::Tensor forward(const torch::Tensor& x) { return layers->forward(x); }
+  torch::nn::Sequential layers{nullptr};
+};
+TORCH_MODULE(WithLayers);
+
+TEST(SyncBatchNorm, ConvertsTheSequentialsOfAModuleClass) {
+  WithLayers model;
+  convert_sync_batch_norm(world(), *model);
+  EXPECT_NE(model->layers[0]->as<SyncBatchNorm>(), nullptr);
+  const double mean = (world().size() - 1) / 2.0;
+  model->forward(torch::full({2, 4}, world().rank(), torch::kFloat));
+  auto* const norm = model->layers[0]->as<SyncBatchNorm>();
+  EXPECT_NEAR(norm->running_mean[0].item<double>(), 0.1 * mean, 1e-6);
 }
 
 TEST(SyncBatchNorm, ConvertingKeepsParametersAndStatistics) {
@@ -183,7 +200,7 @@ TEST(SyncBatchNorm, ConvertingKeepsParametersAndStatistics) {
   auto* const before = model[0]->as<torch::nn::BatchNorm1d>();
   const torch::Tensor weight = before->weight;
   before->running_mean.fill_(7);
-  convert_sync_batch_norm(world(), model);
+  convert_sync_batch_norm(world(), *model);
   auto* const after = model[0]->as<SyncBatchNorm>();
   ASSERT_NE(after, nullptr);
   EXPECT_EQ(after->weight.data_ptr(), weight.data_ptr());

@@ -17,8 +17,8 @@
 #include <filesystem>
 #include <nlohmann/json_fwd.hpp>
 
-#include "runtime/data/lengths.h"
 #include "runtime/data/plan/mixture/mixture.h"
+#include "runtime/data/plan/planner.h"
 
 namespace lockstep::data {
 

@@ -12,7 +12,6 @@
 #include "common/error.h"
 #include "common/tool.h"
 #include "common/units.h"
-#include "runtime/data/lengths.h"
 #include "runtime/data/plan/mixture/mixture.h"
 #include "runtime/data/plan/mixture/mixture_file.h"
 #include "runtime/data/plan/planner.h"

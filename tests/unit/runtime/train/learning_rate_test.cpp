@@ -79,6 +79,15 @@ TEST(LearningRate, EachGroupKeepsItsOwnBase) {
   EXPECT_EQ(learning_rate.current_step(), 7);
 }
 
+TEST(LearningRate, IsASchedulerOfLibTorch) {
+  auto optimizer = two_groups();
+  LearningRate learning_rate(optimizer, schedule::linear(0, 1, 4));
+  torch::optim::LRScheduler& scheduler = learning_rate;
+  for (int step = 0; step < 3; ++step) scheduler.step();
+  EXPECT_THAT(learning_rate.values(), testing::ElementsAre(0.75, testing::DoubleEq(0.075)));
+  EXPECT_EQ(learning_rate.current_step(), 3);
+}
+
 TEST(LearningRate, AGroupAddedLaterIsRefused) {
   auto optimizer = two_groups();
   LearningRate learning_rate(optimizer, schedule::constant());

@@ -5,8 +5,8 @@
 
 #include <cmath>
 
-#include "runtime/data/lengths.h"
 #include "runtime/data/plan/order/random.h"
+#include "runtime/data/plan/planner.h"
 #include "runtime/data/plan/tool/plan_stats.h"
 #include "tests/data/lengths/read_lengths.h"
 #include "tests/unit/runtime/data/plan/oracle/plan_check.h"

@@ -261,7 +261,7 @@ TEST_F(Checkpoints, ADamagedOneThatIsSetAsideDoesNotCountAsOne) {
   const auto found = find_newest(FileSystem::real(), folder_ / "run", progress, [](const std::string&) {});
   EXPECT_THAT(found->damaged, ElementsAre(folder_ / "run/step-000010"));
   Writer writer(options(), FileSystem::real());
-  writer.set_aside(found->damaged.at(0));
+  writer.rename_damaged(found->damaged.at(0));
   write(writer, 15);
   EXPECT_THAT(names(), ElementsAre("damaged-step-000010-r", "step-000005", "step-000015"));
 }
@@ -327,7 +327,7 @@ TEST_F(Checkpoints, ARankThatCannotWriteIsNamedByRankZero) {
 // Gives rank 0 what the ranks tell, as the control channel does.
 struct Told {
   void connect(WriterOptions& options) {
-    options.told_by = [this](int rank) { return texts[static_cast<std::size_t>(rank)]; };
+    options.last_text_of = [this](int rank) { return texts[static_cast<std::size_t>(rank)]; };
     options.tell_rank_0 = [this, rank = options.rank](const std::string& text) {
       texts[static_cast<std::size_t>(rank)] = text;
     };
@@ -355,7 +355,7 @@ TEST_F(Checkpoints, ARankThatWritesSlowlyIsWaitedFor) {
   auto impatient = options(0, 2);
   impatient.timeout_seconds = 0.2;
   std::atomic<int> looks = 0;
-  impatient.told_by = [&](int) {  // another number of bytes at each look, for longer than the timeout
+  impatient.last_text_of = [&](int) {  // another number of bytes at each look, for longer than the timeout
     if (++looks == 8) write_rank_1();
     return fmt::format(R"({{"checkpoint": ".step-000007.t.r.1", "bytes": {}, "error": ""}})", looks.load());
   };

@@ -5,7 +5,6 @@
 
 #include <cstddef>
 
-#include "runtime/data/lengths.h"
 #include "runtime/data/plan/planner.h"
 
 namespace lockstep::data {
