@@ -181,6 +181,7 @@ class RankFamilies {
                   &Counters::comm_transfer_ns);
     communication("lockstep_comm_wait_seconds_total", "Waiting for a rank that joined a collective later.",
                   &Counters::comm_wait_ns);
+    add_collectives();
     gauge("lockstep_last_step_timestamp_seconds",
           "When the last step ended or, before the first step, when the rank started.", [](const Rank& rank) {
             return std::optional(static_cast<double>(rank.snapshot->last_unix_ns()) * kNs);
@@ -293,6 +294,37 @@ class RankFamilies {
            [](const Resources& used) { return static_cast<double>(used.involuntary_switches); });
   }
 
+  // Of the kinds that were measured. A bandwidth is the rate of bytes divided by the rate of seconds.
+  void add_collectives() {
+    const auto family = [&](const char* name, const char* help, const auto& value) {
+      stream_.family(name, MetricType::Counter, help);
+      each_rank([&](const Rank& rank) {
+        if (!rank.snapshot->resources) return;
+        for (std::size_t i = 0; i < record::kCollectives; ++i) {
+          const record::CollectiveTotals& totals = rank.snapshot->resources->collectives[i];
+          if (totals.ns == 0) continue;
+          const double factor =
+              record::bus_factor(static_cast<record::Collective>(i), rank.snapshot->identity.size);
+          stream_.add(with(rank.labels, "collective", record::kCollectiveNames[i]), value(totals, factor));
+        }
+      });
+    };
+    using record::CollectiveTotals;
+    family(
+        "lockstep_collective_bytes_total",
+        "Bytes of collectives in backward: divided by their seconds, NCCL's algorithm bandwidth.",
+        [](const CollectiveTotals& totals, double /*factor*/) { return static_cast<double>(totals.bytes); });
+    family(
+        "lockstep_collective_bus_bytes_total",
+        "These bytes times the factor for this number of ranks: divided by their seconds, NCCL's bus bandwidth.",
+        [](const CollectiveTotals& totals, double factor) {
+          return factor * static_cast<double>(totals.bytes);
+        });
+    family("lockstep_collective_seconds_total",
+           "Time in which collectives in backward moved data, without waiting for later ranks.",
+           [](const CollectiveTotals& totals, double /*factor*/) { return seconds(totals.ns); });
+  }
+
   // Of ranks on a GPU that NVML shows. What the GPU does not tell is absent.
   void add_gpus() {
     const auto each_gpu = [&](const auto& work) {
@@ -380,7 +412,7 @@ class RankFamilies {
 }  // namespace
 
 std::size_t series_per_rank() {
-  return kBounds + 3 + record::kPhases + 22 + 1 + kGpuFamilies.size();
+  return kBounds + 3 + record::kPhases + 22 + 3 + 1 + kGpuFamilies.size();
 }
 
 Labels labels_of(const std::string& job, const std::string& step, const std::string& node) {

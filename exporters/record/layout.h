@@ -54,6 +54,23 @@ constexpr std::string_view name(Phase phase) {
   return kPhaseNames[index(phase)];
 }
 
+// The collectives of backward. Bandwidths are defined as by NCCL's tests: the algorithm's is bytes ÷ time, where a
+// reduce-scatter or all-gather counts the bytes of all ranks' parts. The bus's is that times bus_factor(): what each rank
+// must send at least, so it can be compared with a link, and with other numbers of ranks.
+enum class Collective : std::uint32_t { all_reduce, reduce_scatter, all_gather, broadcast };
+
+inline constexpr std::size_t kCollectives = 4;
+
+/// The names in the order of Collective.
+inline constexpr std::array<std::string_view, kCollectives> kCollectiveNames = {
+    "all_reduce", "reduce_scatter", "all_gather", "broadcast"};
+
+constexpr double bus_factor(Collective collective, int ranks) {
+  if (collective == Collective::broadcast) return 1;
+  const double others = ranks > 0 ? 1 - 1.0 / ranks : 0;
+  return collective == Collective::all_reduce ? 2 * others : others;
+}
+
 inline constexpr std::array<char, 8> kMagic = {'L', 'O', 'C', 'K', 'S', 'T', 'E', 'P'};
 inline constexpr std::uint32_t kVersion = 2;
 inline constexpr std::uint32_t kOldestVersion = 1;  ///< that readers read
@@ -134,6 +151,16 @@ struct Gpu {
   }
 };
 
+/// Of one kind, without waiting for ranks that came later.
+struct CollectiveTotals {
+  std::uint64_t bytes = 0;
+  std::uint64_t ns = 0;
+
+  double algorithm_bandwidth() const {  ///< bytes per second; 0: not measured
+    return ns == 0 ? 0 : static_cast<double>(bytes) * 1e9 / static_cast<double>(ns);
+  }
+};
+
 /// What the rank's process uses and may use. Totals since the start of the process; times in nanoseconds.
 struct Resources {
   std::uint64_t sampled_ns = 0;      ///< CLOCK_MONOTONIC; 0: there is no sample
@@ -161,6 +188,7 @@ struct Resources {
   std::uint64_t on_device = 0;             ///< 1: the phases are those of a device
   double cpu_limit = 0;                    ///< CPUs of its cgroup; 0: not limited
   Gpu gpu{};
+  std::array<CollectiveTotals, kCollectives> collectives{};  ///< in the order of Collective
 };
 
 /// Totals since the start of the rank. Times in nanoseconds.
@@ -211,7 +239,7 @@ struct File {
   alignas(4096) std::array<Step, kRingSteps> ring;
 };
 
-static_assert(sizeof(Header) == 200 && sizeof(Live) == 32 && sizeof(Resources) == 344 && sizeof(Step) == 128);
+static_assert(sizeof(Header) == 200 && sizeof(Live) == 32 && sizeof(Resources) == 408 && sizeof(Step) == 128);
 static_assert(offsetof(File, live) == 512 && offsetof(File, resources) == 1024 &&
               offsetof(File, counters) == 4096 && offsetof(File, ring) == 12288);
 static_assert(std::is_trivially_copyable_v<File>);

@@ -198,6 +198,9 @@ void Writer::set_resources(Resources resources) noexcept {
   resources.first_step_ns = value(first_step_ns_);
   resources.launch_ns = value(launch_ns_);
   resources.on_device = value(on_device_);
+  for (std::size_t i = 0; i < kCollectives; ++i) {
+    resources.collectives[i] = {.bytes = value(collectives_[i].bytes), .ns = value(collectives_[i].ns)};
+  }
   store_words(file_->resources, resources);
 }
 

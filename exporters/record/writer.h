@@ -40,6 +40,13 @@ class Writer {  // NOLINT(clang-analyzer-optin.performance.Padding)
   /// unknown.
   void add_comm(std::uint64_t transfer_ns, std::uint64_t wait_ns, int late_rank) noexcept;
 
+  /// Adds collectives of one kind, without waiting for later ranks. Operations at the same time count once.
+  void add_collective(Collective collective, std::uint64_t bytes, std::uint64_t ns) noexcept {
+    auto& totals = collectives_[static_cast<std::size_t>(collective)];
+    totals.bytes.fetch_add(bytes, std::memory_order_relaxed);
+    totals.ns.fetch_add(ns, std::memory_order_relaxed);
+  }
+
   void add_bytes_read(std::uint64_t bytes) noexcept {
     bytes_read_.fetch_add(bytes, std::memory_order_relaxed);
   }
@@ -98,6 +105,11 @@ class Writer {  // NOLINT(clang-analyzer-optin.performance.Padding)
   std::atomic<std::uint64_t> first_step_ns_{0};
   std::atomic<std::uint64_t> launch_ns_{0};
   std::atomic<std::uint64_t> on_device_{0};
+  struct AtomicTotals {
+    std::atomic<std::uint64_t> bytes{0};
+    std::atomic<std::uint64_t> ns{0};
+  };
+  std::array<AtomicTotals, kCollectives> collectives_;
 };
 
 }  // namespace lockstep::record

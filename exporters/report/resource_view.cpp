@@ -56,6 +56,10 @@ std::vector<std::string> cells(const Snapshot& rank) {
           format_count(static_cast<double>(used.involuntary_switches))};
 }
 
+const record::CollectiveTotals& totals_of(const Snapshot& rank, record::Collective collective) {
+  return rank.resources->collectives[static_cast<std::size_t>(collective)];
+}
+
 constexpr std::array<Column, 9> kGpuUsed = {{{"busy", "time in which a kernel ran"},
                                              {"peak", "peak of the memory in use"},
                                              {"memory", "memory"},
@@ -79,6 +83,22 @@ std::vector<std::string> gpu_cells(const Snapshot& rank) {
           share(gpu.capped()),
           known(gpu.energy_mj, format_count(static_cast<double>(gpu.energy_mj) * 1e-3) + "J"),
           fmt::to_string(gpu.ecc_uncorrected)};
+}
+
+constexpr std::array<Column, 4> kExchanged = {{{"ar_alg", "all-reduce: algorithm bandwidth, GB/s"},
+                                               {"ar_bus", "its bus bandwidth, GB/s"},
+                                               {"rs_alg", "reduce-scatter: algorithm bandwidth, GB/s"},
+                                               {"rs_bus", "its bus bandwidth, GB/s"}}};
+
+std::vector<std::string> exchanged_cells(const Snapshot& rank) {
+  std::vector<std::string> cells;
+  for (const auto collective : {record::Collective::all_reduce, record::Collective::reduce_scatter}) {
+    const double bandwidth = totals_of(rank, collective).algorithm_bandwidth() * 1e-9;
+    const double bus = bandwidth * record::bus_factor(collective, rank.identity.size);
+    cells.push_back(bandwidth == 0 ? "-" : fmt::format("{:.3g}", bandwidth));
+    cells.push_back(bandwidth == 0 ? "-" : fmt::format("{:.3g}", bus));
+  }
+  return cells;
 }
 
 // The ranks with a value, the largest first in texts.
@@ -106,7 +126,13 @@ const std::array kTables = {
           [](const Snapshot& rank) {
             return rank.resources->gpu.sampled() ? 1 + rank.resources->gpu.slowed_ns : 0;
           },
-          gpu_cells}};
+          gpu_cells},
+    Table{"bandwidth of gradients in GB/s, as NCCL's tests define it", "time", kExchanged,
+          [](const Snapshot& rank) {
+            return totals_of(rank, record::Collective::all_reduce).ns +
+                   totals_of(rank, record::Collective::reduce_scatter).ns;
+          },
+          exchanged_cells}};
 
 std::string text_of(const Table& table, const Run& run) {
   std::vector<const Snapshot*> ranks = table.ranks(run);
@@ -147,6 +173,23 @@ std::string html_of(const Table& table, const Run& run) {
     html += "</tr>\n";
   }
   return html + "</table></div>";
+}
+
+// Of the kinds that were measured.
+nlohmann::json collectives_json(const Snapshot& rank) {
+  auto json = nlohmann::json::object();
+  for (std::size_t i = 0; i < record::kCollectives && rank.resources; ++i) {
+    const auto collective = static_cast<record::Collective>(i);
+    const record::CollectiveTotals& totals = totals_of(rank, collective);
+    if (totals.ns == 0) continue;
+    const double bandwidth = totals.algorithm_bandwidth();
+    json[std::string(record::kCollectiveNames[i])] = {
+        {"bytes", totals.bytes},
+        {"seconds", seconds(totals.ns)},
+        {"algorithm_bytes_per_second", bandwidth},
+        {"bus_bytes_per_second", bandwidth * record::bus_factor(collective, rank.identity.size)}};
+  }
+  return json;
 }
 
 nlohmann::json gpu_json(const record::Gpu& gpu) {
@@ -212,6 +255,7 @@ nlohmann::json resource_json(const Snapshot& rank) {
   }
   json["gpus_granted"] = rank.resources ? nlohmann::json(used.gpu.granted) : nullptr;
   json["gpu"] = gpu_json(used.gpu);
+  json["collectives"] = collectives_json(rank);
   json["loader_read_bytes"] = rank.counters.bytes_read;
   return json;
 }

@@ -10,13 +10,13 @@
 
 namespace lockstep::report {
 
-/// A table of the ranks with the largest memory, and one of their GPUs; empty without samples.
+/// Tables of the ranks with the largest memory, of their GPUs, and of the bandwidth of gradients; empty without samples.
 std::string resource_text(const Run& run);
 
 /// The same for a page, with all ranks and a heading.
 std::string resource_html(const Run& run);
 
-/// {"cpu_seconds":…,"memory_peak_bytes":…,"read_bytes":…, …, "gpu":{…}}; null without a sample.
+/// {"cpu_seconds":…,"memory_peak_bytes":…,"read_bytes":…, …, "gpu":{…}, "collectives":{…}}; null without a sample.
 nlohmann::json resource_json(const record::Snapshot& rank);
 
 /// CPUs that the rank used on average since its start; 0 without a sample.

@@ -24,17 +24,19 @@
 namespace lockstep::data {
 
 /// A batch holds samples end to end without padding (T tokens), samples in R padded rows of length L, or
-/// images. Tensors that do not apply are undefined. Tensors may be kept: their memory is reused only after
+/// images or volumes. Tensors that do not apply are undefined. Tensors may be kept: their memory is reused only after
 /// they are destroyed.
 struct Batch {
   torch::Tensor tokens;          ///< int64 [T] or [R, L]; padding is LoaderOptions::padding_token
   torch::Tensor positions;       ///< int64 [T] or [R, L]: position in the sample, from 0
   torch::Tensor loss_mask;       ///< bool [T] or [R, L]: tokens that count in the loss
   torch::Tensor attention_mask;  ///< bool [R, L]: false for padding; undefined in packed batches
-  torch::Tensor images;          ///< uint8 [N, channels, height, width], as the memory format channels_last
-  torch::Tensor labels;          ///< int64 [N]; undefined without labels
-  torch::Tensor cu_seqlens;      ///< int32 [n + 1]: where each sample begins, as if end to end, and T
-  torch::Tensor sample_ids;      ///< int64 [n], on the CPU; for sample_of(), piece_of() and epoch_of()
+  /// uint8 or int16 [N, channels, height, width], or [N, channels, depth, height, width]; in memory channels_last
+  torch::Tensor images;
+  torch::Tensor targets;     ///< uint8 or int16, as `images`; undefined without ImageOptions::target
+  torch::Tensor labels;      ///< int64 [N]; undefined without labels
+  torch::Tensor cu_seqlens;  ///< int32 [n + 1]: where each sample begins, as if end to end, and T
+  torch::Tensor sample_ids;  ///< int64 [n], on the CPU; for sample_of(), piece_of() and epoch_of()
   std::int64_t max_length = 0;
   std::int64_t token_count = 0;  ///< without padding
   std::int64_t loss_tokens = 0;  ///< tokens that the loss mask counts
@@ -150,7 +152,7 @@ struct PixelStatistics {
 };
 
 /// Returns (pixel / 255 - mean) / deviation as `type`, in the shape and memory format and on the device of
-/// `images`, which must be uint8 [n, channels, height, width]. Throws UsageError for other tensors, and if
+/// `images`, which must be uint8 [n, channels, height, width] or [n, channels, depth, height, width]. Throws UsageError for other tensors, and if
 /// the statistics have another number of channels.
 torch::Tensor normalise_images(const torch::Tensor& images, const PixelStatistics& statistics = {},
                                torch::ScalarType type = torch::kFloat32);

@@ -49,7 +49,7 @@ void check_loader_options(const PlanOptions& plan, int rank, const LoaderOptions
 
 std::size_t batch_bytes(const PlanOptions& plan, const LoaderOptions& options) {
   return options.images ? ImageBatchBuilder::buffer_bytes(plan, *options.images)
-                        : BatchBuilder::buffer_bytes(plan);
+                        : BatchBuilder::buffer_bytes(plan, !options.device.is_cpu());
 }
 
 PrefetchOptions prefetch_options(const LoaderOptions& options, std::size_t batch_bytes) {
@@ -119,7 +119,8 @@ std::unique_ptr<HostBatchBuilder> make_builder(const pack::Reader& reader, const
                                                      .padding_token = options.padding_token,
                                                      .transform = options.transform,
                                                      .mapped = mapped,
-                                                     .page_locked = page_locked(options)});
+                                                     .page_locked = page_locked(options),
+                                                     .for_device = !options.device.is_cpu()});
 }
 
 std::shared_ptr<BlockwisePlanner> make_planner(const LengthSource& source, const PlanOptions& plan,

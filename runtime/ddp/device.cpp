@@ -63,6 +63,21 @@ c10::Stream communication_stream(torch::Device device) {
   return streams.emplace(device.str(), backend.getStreamFromGlobalPool(device, true)).first->second;
 }
 
+DeviceClocks clocks_of([[maybe_unused]] torch::Device device) {
+#ifdef LOCKSTEP_WITH_NCCL
+  if (!device.is_cpu()) {
+    const auto native = find(device.type())->native_stream;
+    const auto computing = [device, native]() -> void* {
+      return native(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
+    };
+    const auto communicating = [stream = native(communication_stream(device))] { return stream; };
+    return {comm::nccl::make_device_clock(device.index(), computing),
+            comm::nccl::make_device_clock(device.index(), communicating)};
+  }
+#endif
+  return {};
+}
+
 comm::Communicator& communicator_for(World& world, torch::Device device) {
   if (device.is_cpu()) return world.communicator();
   auto& communicator = world.communicator_of_device(device.index());

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "runtime/comm/world.h"
+#include "runtime/ddp/device_times.h"
 
 namespace lockstep::ddp {
 
@@ -23,5 +24,8 @@ comm::Communicator& communicator_for(World& world, torch::Device device);
 /// The stream on which communicator_for(…, device) runs its operations: one of LibTorch's pool, so that LibTorch's
 /// allocator can wait for it. For the CPU, its only stream.
 c10::Stream communication_stream(torch::Device device);
+
+/// The clocks of the calling thread's stream and of that one; null for the CPU.
+DeviceClocks clocks_of(torch::Device device);
 
 }  // namespace lockstep::ddp

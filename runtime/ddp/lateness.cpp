@@ -98,11 +98,21 @@ void Lateness::agree(std::span<const ReductionTimes> reductions) {
                   {.op = comm::ReduceOp::max})
       ->wait();
   exchanging_ = unknown != 0;
-  if (exchanging_) latency_ns_ = measure_latency(communicator_);
+  if (exchanging_) measure();
 }
 
 std::vector<std::uint64_t> Lateness::to_compare() const {
   return exchanging_ && previous_ ? durations_of(previous_->reductions) : std::vector<std::uint64_t>{};
+}
+
+std::optional<Lateness::StepTimes> Lateness::compare(StepTimes step,
+                                                     std::span<const DurationRange> compared) const {
+  if (std::any_of(compared.begin(), compared.end(),
+                  [](const DurationRange& range) { return range.longest_ns >= kUnknownDuration; }))
+    return std::nullopt;
+  place_late_rank(step.reductions, compared, latency_ns_);
+  step.share = share_of(step.reductions, step.backward_ended_ns, communicator_.rank());
+  return step;
 }
 
 std::optional<Lateness::StepTimes> Lateness::end_step(std::vector<ReductionTimes> reductions,

@@ -27,6 +27,9 @@ struct ReductionTimes {
   int late_rank = -1;  ///< the rank that started it last; -1: unknown
 };
 
+/// A duration that is not known, for the comparison of ranks. It is longer than an hour.
+inline constexpr std::uint64_t kUnknownDuration = (std::uint64_t{1} << 42U) - 1;
+
 /// A step's communication.
 struct CommShare {
   std::uint64_t transfer_ns = 0;  ///< data moved, during backward or after it
@@ -73,6 +76,12 @@ class Lateness {
   /// the ranks share a clock, otherwise the previous one.
   std::optional<StepTimes> end_step(std::vector<ReductionTimes> reductions, std::uint64_t backward_ended_ns,
                                     std::span<const DurationRange> compared);
+
+  /// For a device, whose times are known later: compares a step whose durations all ranks have exchanged. Returns nullopt
+  /// if a rank does not know one.
+  std::optional<StepTimes> compare(StepTimes step, std::span<const DurationRange> compared) const;
+  /// Called once before compare(), on all ranks.
+  void measure() { latency_ns_ = measure_latency(communicator_); }
 
  private:
   void agree(std::span<const ReductionTimes> reductions);

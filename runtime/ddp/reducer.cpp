@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "common/error.h"
+#include "runtime/ddp/device.h"
 #include "runtime/ddp/sparse_gradient.h"
 
 namespace lockstep::ddp {
@@ -75,13 +76,12 @@ Reducer::Reducer(comm::Communicator& communicator, comm::Communicator& gradients
   if (!(options.bucket_cap_mb > 0)) {
     fail_usage("bucket_cap_mb is {}; it must be more than 0", options.bucket_cap_mb);
   }
-  // Tuning needs the time at which each reduction ended; on a GPU the host does not know it.
-  if (on_device()) options_.autotune_buckets = false;
   if (options_.autotune_buckets && options.find_unused_parameters && !options.static_graph) {
     fail_usage(
         "autotune_buckets needs the time at which every gradient is ready, but with find_unused_parameters some may be missing; set static_graph as well, or unset one of the two");
   }
   attach(parameters);
+  if (on_device()) observer_.use_clocks(clocks_of(parameters.front().tensor.device()));
 }
 
 Reducer::~Reducer() {
@@ -213,6 +213,7 @@ bool Reducer::receives_later() const {
 void Reducer::receive_messages() {
   while (message_.pending() > (receives_later() ? 1 : 0)) {
     summary_ = message_.receive();
+    observer_.received(summary_.durations);
     const bool decided = average_.agreed();
     own_factor_ = average_.agree(summary_.average);
     if (decided || !comm_hook_) continue;
@@ -390,6 +391,16 @@ void Reducer::launch(std::size_t index) {
          .keep = std::make_shared<std::pair<std::shared_ptr<const double>, std::shared_ptr<void>>>(
              std::move(factor), bucket.flat->memory())});
   }
+  observer_.launched();
+}
+
+// A hook may send anything, but one that moves parameters is a sharded optimizer's.
+std::optional<record::Collective> Reducer::collective() const {
+  const auto sparse = [](const Parameter& parameter) { return parameter.sparse; };
+  if (std::any_of(parameters_.begin(), parameters_.end(), sparse)) return std::nullopt;
+  if (!comm_hook_) return record::Collective::all_reduce;
+  if (comm_hook_->moves_parameters()) return record::Collective::reduce_scatter;
+  return std::nullopt;
 }
 
 void Reducer::finish() {

@@ -207,6 +207,7 @@ class Reducer {
   std::vector<ParameterSize> sizes() const;
 
   bool on_device() const { return gradients_.device() >= 0; }
+  std::optional<record::Collective> collective() const;
   // Whether this step's message is received in the next step, so that the host does not wait for the other ranks.
   bool receives_later() const;
   bool syncing() const { return state_ == State::collecting || state_ == State::launching; }

@@ -51,7 +51,7 @@ void Reducer::finish_sync(bool skipping) {
   unseen_forwards_ = 0;
   outdated_hooks_.reset();
   outdated_parameters_.clear();
-  observer_.finish(summary_.durations, !on_device());
+  observer_.finish(summary_.durations, collective());
   tune_once();
   rebuild_once();
   timer_.note_synchronised(this);

@@ -29,6 +29,7 @@ constexpr std::uint64_t min_of(std::int64_t number) {
 // A duration with its rank: 42 bits of nanoseconds are more than an hour.
 constexpr unsigned kRankBits = 20;
 constexpr std::uint64_t kMaxDuration = kMax >> kRankBits;
+static_assert(kMaxDuration == kUnknownDuration);
 
 enum : std::uint8_t {
   kCount,

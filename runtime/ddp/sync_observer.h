@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <span>
@@ -14,6 +15,7 @@
 #include "common/clock.h"
 #include "runtime/comm/communicator.h"
 #include "runtime/ddp/bucket_size.h"
+#include "runtime/ddp/device_times.h"
 #include "runtime/ddp/lateness.h"
 #include "runtime/ddp/options.h"
 #include "runtime/profile/step_timer.h"
@@ -25,19 +27,27 @@ class SyncObserver {
   SyncObserver(comm::Communicator& communicator, profile::StepTimer& timer)
       : communicator_(communicator), timer_(timer), lateness_(communicator) {}
 
+  /// The model is on a device, where the host does not know when a reduction ends. Without clocks nothing is measured there.
+  void use_clocks(DeviceClocks clocks);
+
   // Called in this order in each synchronised backward.
   void begin(std::size_t parameters);
-  void gradient_ready(std::size_t parameter) { ready_ns_[parameter] = monotonic_ns(); }
-  void backward_ended() { trace_.backward_ended_ns = monotonic_ns(); }
+  void gradient_ready(std::size_t parameter);
+  void backward_ended();
   void launching(std::size_t bucket, std::span<const std::size_t> parameters, std::size_t bytes);
+  void launched();
   /// The first operation of a reduction has ended, and a later stage of it ended now.
   void reduced(std::size_t bucket, const comm::WorkTimes& times) { times_[bucket] = times; }
-  void stage_ended(std::size_t bucket) { times_[bucket].ended_ns = monotonic_ns(); }
-  /// `compared`: the ranges of what to_compare() gave. `times_known`: reduced() was called for all buckets.
-  void finish(std::span<const DurationRange> compared, bool times_known);
+  void stage_ended(std::size_t bucket);
+  /// On a device: the ranges of what to_compare() gave when the message that was received now was sent.
+  void received(std::span<const DurationRange> compared);
+  /// `compared`: the ranges of what to_compare() gave. `collective`: the kind of all
+  /// operations, if they have one.
+  void finish(std::span<const DurationRange> compared, std::optional<record::Collective> collective);
 
-  /// Durations of the previous step that the ranks must compare in this one (StepMessage).
-  std::vector<std::uint64_t> to_compare() const { return lateness_.to_compare(); }
+  /// Durations of the previous step, on a device of an earlier one, that the ranks must compare in this one (StepMessage).
+  /// Called once in each.
+  std::vector<std::uint64_t> to_compare();
 
   /// Called after finish(), on all ranks, with `sizes` if every gradient arrived on this rank. Returns rank 0's choice as
   /// soon as there are enough steps.
@@ -49,6 +59,9 @@ class SyncObserver {
   const CommShare& share() const { return share_; }
 
  private:
+  void take_share();
+  BackwardProfile measured_backward(const std::vector<ParameterSize>& sizes) const;
+
   comm::Communicator& communicator_;
   profile::StepTimer& timer_;
   Lateness lateness_;
@@ -58,6 +71,12 @@ class SyncObserver {
   std::vector<comm::WorkTimes> times_;         // by bucket
   std::optional<Lateness::StepTimes> newest_;  // whose times are all known
   std::unique_ptr<BucketTuner> tuner_;
+  std::unique_ptr<DeviceTimes> device_;
+  bool on_device_ = false;
+  bool measured_latency_ = false;
+  std::optional<record::Collective> collective_;
+  std::deque<DeviceBackward> comparing_;  // whose durations are on their way
+  DeviceBackward newest_backward_;        // of newest_
 };
 
 }  // namespace lockstep::ddp

@@ -104,6 +104,10 @@ void StepTimer::enter(Phase phase) {
   if (writer_) writer_->set_doing(phase, now);
 }
 
+void StepTimer::add_collective(record::Collective collective, std::uint64_t bytes, std::uint64_t ns) {
+  if (writer_) writer_->add_collective(collective, bytes, ns);
+}
+
 void StepTimer::add_comm(std::uint64_t transfer_ns, std::uint64_t wait_ns, int late_rank) {
   if (writer_) writer_->add_comm(transfer_ns, wait_ns, late_rank);
 }

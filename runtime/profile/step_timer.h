@@ -111,6 +111,9 @@ class StepTimer {
   /// waiting for the last rank (`late_rank`, -1 if unknown). Any thread.
   void add_comm(std::uint64_t transfer_ns, std::uint64_t wait_ns, int late_rank);
 
+  /// Collectives of one kind, without waiting for later ranks. Any thread.
+  void add_collective(record::Collective collective, std::uint64_t bytes, std::uint64_t ns);
+
   /// Bytes that the loader read from packed files. Any thread.
   void add_bytes_read(std::uint64_t bytes);
 

@@ -16,6 +16,9 @@ struct AdamStep {
   double weight_decay = 0;
   double correction1 = 1;  ///< 1 - beta1^step
   double correction2 = 1;  ///< 1 - beta2^step
+  double number = 1;       ///< of the step, from 1
+
+  bool operator==(const AdamStep&) const = default;
 };
 
 template <typename T>
@@ -45,6 +48,8 @@ struct SgdStep {
   double damped = 1;  ///< the gradient's factor in the momentum
   double weight_decay = 0;
   bool nesterov = false;
+
+  bool operator==(const SgdStep&) const = default;
 };
 
 /// `momenta` is null if there is no momentum.

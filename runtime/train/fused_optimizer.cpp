@@ -8,6 +8,7 @@
 #include "common/error.h"
 #include "runtime/ddp/distributed_data_parallel.h"
 #include "runtime/torch_version.h"
+#include "runtime/train/fused_device.h"
 #include "runtime/train/fused_kernels.h"
 
 namespace lockstep {
@@ -17,11 +18,12 @@ using torch::Tensor;
 
 constexpr std::int64_t kGrain = 1 << 15;  // elements that are worth a thread
 
-void check(const Tensor& parameter, const char* optimizer) {
+// LibTorch's kernels for devices also compute half types.
+void check(const Tensor& parameter, const char* optimizer, bool on_devices) {
   const auto type = parameter.scalar_type();
-  if (parameter.is_cpu() && parameter.is_non_overlapping_and_dense() &&
-      (type == torch::kFloat || type == torch::kDouble))
-    return;
+  const bool known_type = parameter.is_cpu() ? type == torch::kFloat || type == torch::kDouble
+                                             : on_devices && parameter.is_floating_point();
+  if (known_type && parameter.is_non_overlapping_and_dense()) return;
   fail_usage("{}: a parameter of shape {} is of type {} on {}{}; use LibTorch's optimizer for it", optimizer,
              fmt::join(parameter.sizes(), " x "), c10::toString(type), parameter.device().str(),
              parameter.is_non_overlapping_and_dense() ? "" : " and not dense");
@@ -49,13 +51,14 @@ T* data(const Tensor& tensor) {
 /// Calls update(options, parameter, gradient, state) for each parameter with a gradient. `state` is a
 /// reference to the parameter's entry in the optimizer's state; if there is none, `make` makes it.
 template <typename Options, typename State, typename Optimizer, typename Make, typename Update>
-void for_parameters(Optimizer& optimizer, const char* name, const Make& make, const Update& update) {
+void for_parameters(Optimizer& optimizer, const char* name, bool on_devices, const Make& make,
+                    const Update& update) {
   const torch::NoGradGuard no_grad;
   for (auto& group : optimizer.param_groups()) {
     auto& options = static_cast<Options&>(group.options());
     for (auto& parameter : group.params()) {
       if (!parameter.grad().defined()) continue;
-      check(parameter, name);
+      check(parameter, name, on_devices);
       const Tensor gradient = gradient_of(parameter, name);
       auto& entry = optimizer.state()[torch_compat::optimizer_key(parameter)];
       if (entry == nullptr) entry = make(options, parameter);
@@ -96,15 +99,29 @@ train::AdamStep next_adam_step(const Options& options, const Tensor& parameter, 
           .eps = options.eps(),
           .weight_decay = options.weight_decay(),
           .correction1 = 1 - std::pow(beta1, steps),
-          .correction2 = 1 - std::pow(beta2, steps)};
+          .correction2 = 1 - std::pow(beta2, steps),
+          .number = steps};
+}
+
+template <typename State>
+void add(train::DeviceParameterLists<train::AdamStep>& lists, const train::AdamStep& step,
+         const Tensor& parameter, const Tensor& gradient, const State& state) {
+  auto& list = lists.with(step, parameter, state.max_exp_avg_sq().defined());
+  list.values.push_back(parameter);
+  list.gradients.push_back(gradient);
+  list.averages.push_back(state.exp_avg());
+  list.squares.push_back(state.exp_avg_sq());
+  if (state.max_exp_avg_sq().defined()) list.largest_squares.push_back(state.max_exp_avg_sq());
 }
 
 template <typename Options, typename State, typename Optimizer>
 void adam_step(Optimizer& optimizer, const char* name, bool decoupled) {
+  train::DeviceParameterLists<train::AdamStep> on_devices;
   for_parameters<Options, State>(
-      optimizer, name, make_adam_state<Options, State>,
+      optimizer, name, true, make_adam_state<Options, State>,
       [&](const Options& options, const Tensor& parameter, const Tensor& gradient, State& state) {
         const train::AdamStep step = next_adam_step(options, parameter, state);
+        if (!parameter.is_cpu()) return add(on_devices, step, parameter, gradient, state);
         AT_DISPATCH_FLOATING_TYPES(parameter.scalar_type(), "Adam", [&] {
           const train::AdamArrays<scalar_t> arrays{
               data<scalar_t>(parameter), data<scalar_t>(gradient), data<scalar_t>(state.exp_avg()),
@@ -114,6 +131,7 @@ void adam_step(Optimizer& optimizer, const char* name, bool decoupled) {
           });
         });
       });
+  for (const auto& list : on_devices.lists()) train::adam(list, decoupled);
 }
 
 template <typename Closure>
@@ -129,9 +147,10 @@ Tensor FusedSGD::step(LossClosure closure) {
   const Tensor loss = loss_of(closure);
   using Options = torch::optim::SGDOptions;
   using State = torch::optim::SGDParamState;
+  train::DeviceParameterLists<train::SgdStep> on_devices;
   for_parameters<Options, State>(
-      *this, "FusedSGD", [](const Options&, const Tensor&) { return std::make_unique<State>(); },
-      [](const Options& options, const Tensor& parameter, const Tensor& gradient, State& state) {
+      *this, "FusedSGD", true, [](const Options&, const Tensor&) { return std::make_unique<State>(); },
+      [&](const Options& options, const Tensor& parameter, const Tensor& gradient, State& state) {
         const bool first = !state.momentum_buffer().defined();
         if (first && options.momentum() != 0)
           state.momentum_buffer(torch::zeros_like(parameter, torch::MemoryFormat::Preserve));
@@ -141,6 +160,13 @@ Tensor FusedSGD::step(LossClosure closure) {
                                   .damped = first ? 1 : 1 - options.dampening(),
                                   .weight_decay = options.weight_decay(),
                                   .nesterov = options.nesterov()};
+        if (!parameter.is_cpu()) {
+          auto& list = on_devices.with(step, parameter, state.momentum_buffer().defined());
+          list.values.push_back(parameter);
+          list.gradients.push_back(gradient);
+          if (state.momentum_buffer().defined()) list.averages.push_back(state.momentum_buffer());
+          return;
+        }
         AT_DISPATCH_FLOATING_TYPES(parameter.scalar_type(), "FusedSGD", [&] {
           auto* const values = data<scalar_t>(parameter);
           const auto* const gradients = data<scalar_t>(gradient);
@@ -150,6 +176,7 @@ Tensor FusedSGD::step(LossClosure closure) {
           });
         });
       });
+  for (const auto& list : on_devices.lists()) train::sgd(list);
   return loss;
 }
 
@@ -170,7 +197,7 @@ Tensor Lamb::step(LossClosure closure) {
   using Options = torch::optim::AdamWOptions;
   using State = torch::optim::AdamWParamState;
   for_parameters<Options, State>(
-      *this, "Lamb", make_adam_state<Options, State>,
+      *this, "Lamb", false, make_adam_state<Options, State>,
       [](const Options& options, Tensor& parameter, const Tensor& gradient, State& state) {
         if (options.amsgrad()) fail_usage("Lamb: amsgrad is not supported");
         const train::AdamStep step = next_adam_step(options, parameter, state);

@@ -5,9 +5,10 @@
 //   const auto options = torch::optim::AdamWOptions(3e-4).weight_decay(0.1);
 //   lockstep::FusedAdamW optimizer(lockstep::decay_groups(*model, options));
 //
-// Parameters are dense tensors of float or double in host memory; step() throws UsageError for others.
+// Parameters are dense tensors of float or double; step() throws UsageError for others. On a device they may also be of
+// half types, and LibTorch's own fused or foreach kernels make the step (not Lamb's, which is for host memory only).
 //
-// Threads: the training thread. step() computes on LibTorch's threads.
+// Threads: the training thread. step() computes on LibTorch's threads, or in the device's current stream.
 #pragma once
 
 #include <torch/torch.h>

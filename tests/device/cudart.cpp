@@ -1,4 +1,5 @@
 // The calls of the CUDA runtime, with CUDA's rules for what each of them orders and for what it waits.
+#include <atomic>
 #include <cstring>
 #include <utility>
 
@@ -6,6 +7,8 @@
 
 namespace lockstep::simulated {
 namespace {
+
+std::atomic<int> calls_unfit_for_capture = 0;
 
 cudaError_t remember(cudaError_t error) {
   if (error != cudaSuccess && error != cudaErrorNotReady) Simulator::get().this_thread().last_error = error;
@@ -105,6 +108,10 @@ cudaError_t copy(Simulator& simulator, Stream& stream, const char* name, void* t
 
 }  // namespace
 
+int take_calls_unfit_for_capture() {
+  return calls_unfit_for_capture.exchange(0);
+}
+
 extern "C" {
 
 // NOLINTBEGIN(readability-identifier-naming): CUDA's names
@@ -195,6 +202,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t handle) {
 }
 
 cudaError_t cudaStreamQuery(cudaStream_t handle) {
+  ++calls_unfit_for_capture;
   return call_on(handle, [](Simulator& simulator, Stream& stream) {
     if (!simulator.finished(stream.last)) return cudaErrorNotReady;
     simulator.this_thread().clock.join(stream.clock);
@@ -203,6 +211,7 @@ cudaError_t cudaStreamQuery(cudaStream_t handle) {
 }
 
 cudaError_t cudaStreamSynchronize(cudaStream_t handle) {
+  ++calls_unfit_for_capture;
   return call_on(handle, [](Simulator& simulator, Stream& stream) {
     if (simulator.drops(Wait::host, Label("cudaStreamSynchronize"))) return cudaSuccess;
     simulator.synchronise(stream);
@@ -223,6 +232,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event_handle, u
 }
 
 cudaError_t cudaDeviceSynchronize() {
+  ++calls_unfit_for_capture;
   return call_on_device([](Simulator& simulator) {
     if (simulator.drops(Wait::host, Label("cudaDeviceSynchronize"))) return cudaSuccess;
     simulator.synchronise_device(simulator.this_thread().device);
@@ -255,6 +265,7 @@ cudaError_t cudaEventRecord(cudaEvent_t handle, cudaStream_t stream_handle) {
 }
 
 cudaError_t cudaEventQuery(cudaEvent_t handle) {
+  ++calls_unfit_for_capture;
   return call_with(handle, [](Simulator& simulator, Event& event) {
     if (event.operation == nullptr) return cudaSuccess;
     if (simulator.drops(Wait::query, Label("cudaEventQuery"), event.record)) return cudaSuccess;
@@ -265,6 +276,7 @@ cudaError_t cudaEventQuery(cudaEvent_t handle) {
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t handle) {
+  ++calls_unfit_for_capture;
   return call_with(handle, [](Simulator& simulator, Event& event) {
     if (event.operation == nullptr || simulator.drops(Wait::host, Label("cudaEventSynchronize")))
       return cudaSuccess;
@@ -274,6 +286,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t handle) {
 }
 
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t from_handle, cudaEvent_t to_handle) {
+  ++calls_unfit_for_capture;
   return call_with(from_handle, [&](Simulator& simulator, Event& from) {
     const Event* to = simulator.find(to_handle);
     if (to == nullptr || !from.timed || !to->timed || !from.operation || !to->operation) {
@@ -317,6 +330,7 @@ cudaError_t cudaFreeHost(void* memory) {
 }
 
 cudaError_t cudaMemset(void* memory, int value, std::size_t bytes) {
+  ++calls_unfit_for_capture;
   return call_on(nullptr, [&](Simulator& simulator, Stream& stream) {
     queue_memset(simulator, stream, "cudaMemset", memory, value, bytes);
     return cudaSuccess;
@@ -331,6 +345,7 @@ cudaError_t cudaMemsetAsync(void* memory, int value, std::size_t bytes, cudaStre
 }
 
 cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) {
+  ++calls_unfit_for_capture;
   return call_on(nullptr, [&](Simulator& simulator, Stream& stream) {
     return copy(simulator, stream, "cudaMemcpy", to, from, bytes, kind, true);
   });

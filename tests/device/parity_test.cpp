@@ -74,13 +74,38 @@ TEST_F(Parity, SparseGradientsAreThoseOfOneProcess) {
   }
 }
 
-TEST_F(Parity, DistributedOptimizerIsAdamWInOneProcess) {
+TEST_F(Parity, TheCheckOfAModelNamesProductsOfFloatsWithoutTf32) {
+  const auto said = [](torch::ScalarType type, const char* precision) {
+    at::globalContext().setFloat32MatmulPrecision(precision);
+    torch::nn::Linear net(8, 8);
+    net->to(device(), type);
+    ::testing::internal::CaptureStderr();
+    {
+      DistributedDataParallel ddp(net, world(), {.check_model = true});
+      ddp(torch::ones({8, 8}, torch::TensorOptions(device()).dtype(type))).sum().backward();
+    }
+    at::globalContext().setFloat32MatmulPrecision("highest");  // the default
+    return ::testing::internal::GetCapturedStderr().find("without TF32") != std::string::npos;
+  };
+  const bool prints = world().rank() == 0;
+  EXPECT_EQ(said(torch::kFloat, "highest"), prints);
+  EXPECT_FALSE(said(torch::kFloat, "high"));
+  EXPECT_FALSE(said(torch::kDouble, "highest"));
+}
+
+template <typename AdamW>
+class ShardedAdamW : public Parity {};
+using AdamWs = ::testing::Types<torch::optim::AdamW, FusedAdamW>;
+TYPED_TEST_SUITE(ShardedAdamW, AdamWs);
+
+TYPED_TEST(ShardedAdamW, IsAdamWInOneProcess) {
+  const auto device = Parity::device();
   torch::manual_seed(7);
   Net net;
   Net alone = copy_of(net);
-  net->to(device());
+  net->to(device);
   DistributedDataParallel ddp(net, world(), small_buckets());
-  DistributedOptimizer<torch::optim::AdamW> optimizer(ddp, kDecayingAdamW);
+  DistributedOptimizer<TypeParam> optimizer(ddp, kDecayingAdamW);
   torch::optim::AdamW reference(alone->parameters(), kDecayingAdamW);
   GradScaler scaler(world(), {.initial_scale = 4});
   const auto train = [&](int step) {
@@ -91,7 +116,7 @@ TEST_F(Parity, DistributedOptimizerIsAdamWInOneProcess) {
       whole = whole + alone(input).square().sum();
       tokens += input.size(0);
       if (rank == world().rank())
-        ddp.backward(scaler.scale(ddp(input.to(device())).square().sum()), input.size(0));
+        ddp.backward(scaler.scale(ddp(input.to(device)).square().sum()), input.size(0));
     }
     (whole / static_cast<double>(tokens)).backward();
     EXPECT_TRUE(scaler.unscale(optimizer));
@@ -103,7 +128,7 @@ TEST_F(Parity, DistributedOptimizerIsAdamWInOneProcess) {
     optimizer.zero_grad();
     reference.zero_grad();
     for (std::size_t i = 0; i < alone->parameters().size(); ++i) {
-      ASSERT_EQ(net->parameters()[i].device(), device());
+      ASSERT_EQ(net->parameters()[i].device(), device);
       ASSERT_TRUE(torch::allclose(net->parameters()[i].cpu(), alone->parameters()[i].detach(), 1e-10, 1e-12))
           << "step " << step;
     }

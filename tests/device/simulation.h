@@ -94,6 +94,11 @@ int waits(Wait kind);
 /// The calls of the product in which a wait was dropped since the last call of this function: "file:line".
 std::set<std::string> take_dropped_sites();
 
+/// Calls since the last call of this function, by any thread, that are forbidden while a stream is captured into a CUDA
+/// graph: synchronisations, queries, times of events, blocking copies. Allocations are not counted: while LibTorch
+/// captures, its allocator takes them from a pool.
+int take_calls_unfit_for_capture();
+
 enum class Fault {
   device,      ///< the n-th operation fails, and with it the device
   collective,  ///< the n-th collective call of NCCL begins and never ends, and the communicator gets an error

@@ -13,8 +13,8 @@
 #include "runtime/ddp/flat_bucket.h"
 #include "runtime/ddp/hooks/compression.h"
 #include "runtime/train/sync_batch_norm.h"
+#include "tests/device/device_of_rank.h"
 #include "tests/device/simulation.h"
-#include "tests/integration/device_for_tests.h"
 #include "tests/integration/train/checkpoint_world.h"
 
 namespace lockstep::testing {
@@ -22,10 +22,6 @@ namespace {
 
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-
-torch::Device device() {
-  return device_for_tests(world().local_rank());
-}
 
 torch::Tensor input_of(int rank, int step) {
   return rows(2 + rank, static_cast<std::uint64_t>(10 * step + rank)).to(device());
@@ -117,6 +113,30 @@ TEST_F(Waits, OfTheStreamForTheFactorAreMadeForAHookWithoutOperations) {
     training.backward(step);
     training.optimizer.zero_grad();
   }
+}
+
+// So that a micro-batch under no_sync can become a CUDA graph: during capture no thread may ask the device for anything.
+TEST_F(Waits, AndQueriesAreNoneInAMicroBatchWithoutSynchronisation) {
+  Training training((Net()));
+  training.optimizer.zero_grad();
+  for (int step = 0; step < 3; ++step) training.backward(step);
+  const auto input = input_of(world().rank(), 3);
+  any_rank(false);  // the message of the last step has been received
+  EXPECT_GT(input.sum().item<double>() + 1e9, 0);
+  world()
+      .communicator_of_device(device().index())
+      .barrier("the last step")
+      ->wait();  // its watchdog has seen the ends
+  simulated::take_calls_unfit_for_capture();
+  {
+    const auto hold = training.ddp.no_sync();
+    for (int micro_batch = 0; micro_batch < 2; ++micro_batch)
+      training.ddp.backward(training.ddp(input).square().sum(), 3);
+  }
+  EXPECT_EQ(simulated::take_calls_unfit_for_capture(), 0);
+  (void)input.sum().item<double>();
+  EXPECT_GT(simulated::take_calls_unfit_for_capture(), 0) << "a call that waits is seen";
+  training.backward(4);
 }
 
 // Rank 1 begins its backward when that of rank 0 has ended.

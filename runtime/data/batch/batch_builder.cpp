@@ -12,7 +12,7 @@
 
 namespace lockstep::data {
 
-// Pointers into the tensors of the batch.
+// Pointers into the tensors of the batch; null for those that a device makes.
 struct BatchBuilder::Target {
   std::int64_t* tokens;
   std::int64_t* positions;
@@ -28,17 +28,18 @@ BatchBuilder::BatchBuilder(const pack::Reader& reader, std::span<const std::uint
     : reader_(reader),
       lengths_(lengths),
       options_(std::move(options)),
-      buffers_(std::make_shared<BatchBuffers>(buffer_bytes(options_.plan), options_.page_locked)),
+      buffers_(std::make_shared<BatchBuffers>(buffer_bytes(options_.plan, options_.for_device),
+                                              options_.page_locked)),
       packed_(static_cast<std::size_t>(options_.workers)) {
 }
 
-std::size_t BatchBuilder::buffer_bytes(const PlanOptions& plan) {
+std::size_t BatchBuilder::buffer_bytes(const PlanOptions& plan, bool for_device) {
   BufferLayout layout;
-  layout.add(plan.cap * sizeof(std::int64_t));
-  layout.add(plan.cap * sizeof(std::int64_t));
-  layout.add(plan.cap * sizeof(bool));
-  if (plan.padded) layout.add(plan.cap * sizeof(bool));
   layout.add((plan.cap + 1) * sizeof(std::int32_t));
+  layout.add(plan.cap * sizeof(bool));
+  layout.add(plan.cap * sizeof(std::int64_t));
+  if (!for_device) layout.add(plan.cap * sizeof(std::int64_t));
+  if (!for_device && plan.padded) layout.add(plan.cap * sizeof(bool));
   layout.add(plan.cap * sizeof(std::int64_t));
   return layout.used();
 }
@@ -74,16 +75,34 @@ BatchBuilder::Target BatchBuilder::allocate(HostBatch& host, std::span<const Sam
     return host.buffer->data() + offset;
   };
   Batch& batch = host.batch;
-  target.tokens = reinterpret_cast<std::int64_t*>(add(batch.tokens, shape, torch::kInt64));
-  target.positions = reinterpret_cast<std::int64_t*>(add(batch.positions, shape, torch::kInt64));
-  target.loss_mask = reinterpret_cast<bool*>(add(batch.loss_mask, shape, torch::kBool));
-  if (plan.padded) {
-    target.attention_mask = reinterpret_cast<bool*>(add(batch.attention_mask, shape, torch::kBool));
-  }
+  // First what is copied to a device, with the tokens at its end: narrow tokens need only the beginning of their place.
   target.ends = reinterpret_cast<std::int32_t*>(add(batch.cu_seqlens, {rows + 1}, torch::kInt32));
+  if (!options_.for_device || options_.transform) {
+    target.loss_mask = reinterpret_cast<bool*>(add(batch.loss_mask, shape, torch::kBool));
+  }
+  target.tokens = reinterpret_cast<std::int64_t*>(add(batch.tokens, shape, torch::kInt64));
+  if (!options_.for_device) {
+    target.positions = reinterpret_cast<std::int64_t*>(add(batch.positions, shape, torch::kInt64));
+    if (plan.padded) {
+      target.attention_mask = reinterpret_cast<bool*>(add(batch.attention_mask, shape, torch::kBool));
+    }
+  }
   target.ids = reinterpret_cast<std::int64_t*>(add(batch.sample_ids, {rows}, torch::kInt64));
   host.used = layout.used();
   return target;
+}
+
+void BatchBuilder::narrow_tokens(HostBatch& host, const Target& target) {
+  torch::Tensor& tokens = host.batch.tokens;
+  const auto count = static_cast<std::size_t>(tokens.numel());
+  const std::size_t bytes = narrow({target.tokens, count});
+  const auto* const begin = reinterpret_cast<const std::byte*>(target.tokens);
+  const auto offset = static_cast<std::size_t>(begin - host.buffer->data());
+  host.used = offset + count * bytes;
+  if (bytes == sizeof(std::int64_t)) return;
+  // LibTorch 1.13 has no uint16; complete_on_device() knows that int16 stands for it.
+  tokens = tensor_on(host.buffer, offset, tokens.sizes(),
+                     bytes == sizeof(std::uint16_t) ? torch::kInt16 : torch::kInt32);
 }
 
 // The tokens that the plan uses of a sample or piece.
@@ -129,8 +148,10 @@ std::size_t BatchBuilder::take_sample(SampleId id, std::span<const std::byte> pa
                                       std::uint64_t epoch, int worker) {
   const auto token_bytes = static_cast<std::size_t>(reader_.token_bytes());
   widen_tokens(packed.subspan(piece_of(id) * options_.plan.cap * token_bytes), tokens);
-  std::fill(mask.begin(), mask.end(), true);
-  mask.front() = false;  // no token before it predicts it
+  if (!mask.empty()) {
+    std::fill(mask.begin(), mask.end(), true);
+    mask.front() = false;  // no token before it predicts it
+  }
   if (!options_.transform) return tokens.size();
   Sample sample{.id = id, .key = reader_.key(sample_of(id)), .tokens = tokens, .loss_mask = mask};
   sample.seed = sample_seed(options_.plan, epoch, id);
@@ -163,7 +184,8 @@ HostBatch BatchBuilder::build(const MicroBatch& micro_batch, int worker) {
   for (std::size_t i = 0; i < samples.size(); ++i) {
     const SampleId id = samples[i];
     const std::size_t planned = length_of(id, plan);
-    const std::span mask(target.loss_mask + at, planned);
+    std::span<bool> mask;
+    if (target.loss_mask != nullptr) mask = {target.loss_mask + at, planned};
     std::size_t length = 0;
     naming_sample(reader_, id, options_.rank, batch.step, [&] {
       if (i + 1 < samples.size()) prefetch(sample_of(samples[i + 1]));
@@ -174,16 +196,21 @@ HostBatch BatchBuilder::build(const MicroBatch& micro_batch, int worker) {
     host.bytes_read += planned * static_cast<std::size_t>(reader_.token_bytes());
     host.work_tokens += static_cast<double>(row);
     host.work_squares += static_cast<double>(row) * static_cast<double>(row);
-    count_up({target.positions + at, row});
+    if (target.positions != nullptr) count_up({target.positions + at, row});
     if (padded) {
       std::fill(target.tokens + at + length, target.tokens + at + row, options_.padding_token);
-      std::fill(target.loss_mask + at + length, target.loss_mask + at + row, false);
-      std::fill(target.attention_mask + at, target.attention_mask + at + length, true);
-      std::fill(target.attention_mask + at + length, target.attention_mask + at + row, false);
+      if (target.loss_mask != nullptr) {
+        std::fill(target.loss_mask + at + length, target.loss_mask + at + row, false);
+      }
+      if (target.attention_mask != nullptr) {
+        std::fill(target.attention_mask + at, target.attention_mask + at + length, true);
+        std::fill(target.attention_mask + at + length, target.attention_mask + at + row, false);
+      }
     }
-    const auto counted = mask.first(length);
-    batch.loss_tokens += options_.transform ? std::count(counted.begin(), counted.end(), true)
-                                            : static_cast<std::int64_t>(length) - 1;
+    batch.loss_tokens +=
+        options_.transform
+            ? std::count(mask.begin(), mask.begin() + static_cast<std::ptrdiff_t>(length), true)
+            : static_cast<std::int64_t>(length) - 1;
     total += length;
     at += row;
     target.ids[i] = static_cast<std::int64_t>(id);
@@ -194,9 +221,10 @@ HostBatch BatchBuilder::build(const MicroBatch& micro_batch, int worker) {
   batch.padding = padded ? static_cast<std::int64_t>(at - total) : 0;
   if (!padded && batch.tokens.size(0) != batch.token_count) {  // a transform shortened samples
     for (torch::Tensor* tensor : {&batch.tokens, &batch.positions, &batch.loss_mask}) {
-      *tensor = tensor->narrow(0, 0, batch.token_count);
+      if (tensor->defined()) *tensor = tensor->narrow(0, 0, batch.token_count);
     }
   }
+  if (options_.for_device) narrow_tokens(host, target);
   return host;
 }
 

@@ -23,6 +23,9 @@ struct BuildOptions {
   Transform transform;
   bool mapped = true;
   bool page_locked = false;
+  /// The batches are copied to a device: tokens stay narrow, and what follows from them is made there
+  /// (complete_on_device()).
+  bool for_device = false;
 };
 
 class BatchBuilder final : public HostBatchBuilder {
@@ -33,13 +36,14 @@ class BatchBuilder final : public HostBatchBuilder {
   HostBatch build(const MicroBatch& micro_batch, int worker) override;
 
   /// The maximum size of a batch in bytes.
-  static std::size_t buffer_bytes(const PlanOptions& plan);
+  static std::size_t buffer_bytes(const PlanOptions& plan, bool for_device);
 
   const BatchBuffers& buffers() const override { return *buffers_; }
 
  private:
   struct Target;
   Target allocate(HostBatch& host, std::span<const SampleId> samples, const PlanOptions& plan);
+  static void narrow_tokens(HostBatch& host, const Target& target);
   std::size_t length_of(SampleId id, const PlanOptions& plan) const;
   std::span<const std::byte> packed_bytes(std::size_t number, int worker);
   void prefetch(std::size_t number) const;

@@ -8,21 +8,19 @@
 #include <thread>
 #include <utility>
 
+#include "runtime/data/batch/complete_on_device.h"
+
 namespace lockstep::data {
 namespace {
 
-// The tensor in the copied bytes that corresponds to a host tensor in the buffer.
+// The tensor in the copied bytes that corresponds to a host tensor in the buffer, in whatever order its dimensions are.
 torch::Tensor on_device(const torch::Tensor& host, const BatchBuffer& buffer, const torch::Tensor& bytes) {
   if (!host.defined()) return host;
   if (host.numel() == 0) return torch::empty(host.sizes(), bytes.options().dtype(host.scalar_type()));
-  // The dimensions of images are permuted: their memory is [n, height, width, channels].
-  if (!host.is_contiguous()) {
-    return on_device(host.permute({0, 2, 3, 1}), buffer, bytes).permute({0, 3, 1, 2});
-  }
   const auto offset = static_cast<const std::byte*>(host.data_ptr()) - buffer.data();
   return bytes.narrow(0, offset, static_cast<std::int64_t>(host.nbytes()))
       .view(host.scalar_type())
-      .view(host.sizes());
+      .as_strided(host.sizes(), host.strides());
 }
 
 }  // namespace
@@ -52,9 +50,10 @@ HostBatch DeviceCopy::begin(HostBatch host) {
       host.buffer->bytes().narrow(0, 0, static_cast<std::int64_t>(host.used)).to(device_, true);
   Batch& batch = host.batch;
   for (torch::Tensor* tensor : {&batch.tokens, &batch.positions, &batch.loss_mask, &batch.attention_mask,
-                                &batch.cu_seqlens, &batch.images, &batch.labels}) {
+                                &batch.cu_seqlens, &batch.images, &batch.targets, &batch.labels}) {
     *tensor = on_device(*tensor, *host.buffer, bytes);
   }
+  if (batch.tokens.defined()) complete_on_device(batch);
   c10::Event done(device_.type());
   done.record(*stream_);
   in_progress_.push_back({std::move(done), std::move(host.buffer)});
@@ -67,7 +66,9 @@ Batch DeviceCopy::finish(HostBatch copied) {
   in_progress_.back().done.block(compute);
   // The memory belongs to the pool of the copying stream, which must not reuse it while this stream works
   // on it.
-  for (const torch::Tensor* tensor : {&copied.batch.tokens, &copied.batch.cu_seqlens, &copied.batch.images}) {
+  const Batch& batch = copied.batch;
+  for (const torch::Tensor* tensor : {&batch.tokens, &batch.positions, &batch.loss_mask,
+                                      &batch.attention_mask, &batch.cu_seqlens, &batch.images}) {
     if (tensor->defined()) tensor->record_stream(compute);
   }
   return std::move(copied.batch);

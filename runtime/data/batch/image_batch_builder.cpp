@@ -12,45 +12,11 @@
 #include "common/error.h"
 #include "runtime/data/name_sample.h"
 #include "runtime/data/sample_seeds.h"
-#include "staging/pack/images/resample.h"
-#ifdef LOCKSTEP_WITH_IMAGES
-#include "staging/pack/images/codec.h"
-#endif
 
 namespace lockstep::data {
 namespace {
 
 constexpr int kLookAtImages = 64;
-
-bool is_compressed(std::span<const std::byte> packed) {
-  const auto begins_with = [&](std::initializer_list<unsigned> magic) {
-    return packed.size() >= magic.size() &&
-           std::equal(magic.begin(), magic.end(), packed.begin(),
-                      [](unsigned wanted, std::byte found) { return std::byte(wanted) == found; });
-  };
-  return begins_with({0x89, 'P', 'N', 'G'}) || begins_with({0xff, 0xd8, 0xff});
-}
-
-pack::PixelSize to_pixels(const ImageSize& size) {
-  return {size.height, size.width};
-}
-
-ImageSize decoded_size([[maybe_unused]] std::span<const std::byte> packed,
-                       [[maybe_unused]] const ImageSize& at_least) {
-#ifdef LOCKSTEP_WITH_IMAGES
-  const pack::PixelSize size = pack::decoded_size(packed, to_pixels(at_least));
-  return {size.height, size.width};
-#else
-  fail("this build cannot decode PNG and JPEG: build with libpng and libjpeg, or pack raw pixels");
-#endif
-}
-
-void decode([[maybe_unused]] std::span<const std::byte> packed,
-            [[maybe_unused]] std::span<std::uint8_t> pixels, [[maybe_unused]] const ImageSize& at_least) {
-#ifdef LOCKSTEP_WITH_IMAGES
-  pack::decode_image(packed, pixels, to_pixels(at_least));
-#endif
-}
 
 std::int64_t number_in(std::string_view text) {
   const auto blank = [](char c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; };
@@ -64,42 +30,85 @@ std::int64_t number_in(std::string_view text) {
   return number;
 }
 
+// The memory is [count, (depth,) height, width, channels]; the tensor has the order of dimensions that networks expect.
+torch::Tensor pixel_tensor(const std::shared_ptr<BatchBuffer>& buffer, std::size_t offset, std::int64_t count,
+                           const PixelFormat& format) {
+  const auto size = [](std::size_t value) { return static_cast<std::int64_t>(value); };
+  std::vector<std::int64_t> shape = {count};
+  if (format.size.depth > 0) shape.push_back(size(format.size.depth));
+  shape.insert(shape.end(), {size(format.size.height), size(format.size.width), size(format.channels)});
+  const auto type = format.type == PixelType::uint8 ? torch::kUInt8 : torch::kInt16;
+  return tensor_on(buffer, offset, shape, type).movedim(-1, 1);
+}
+
+PixelFormat format_of(const ImageOptions& images) {
+  return {.size = images.size,
+          .raw = images.raw == ImageSize{} ? images.size : images.raw,
+          .channels = images.channels,
+          .type = images.type,
+          .max_pixels = images.max_pixels,
+          .decode_at_least = images.decode_at_least};
+}
+
+PixelFormat format_of_target(const ImageOptions& images) {
+  const TargetOptions& target = *images.target;
+  PixelFormat format{.size = target.size == ImageSize{} ? images.size : target.size, .raw = target.raw};
+  if (format.raw == ImageSize{}) format.raw = format.size;
+  format.channels = target.channels;
+  format.type = target.type;
+  format.numbers = true;
+  format.max_pixels = images.max_pixels;
+  return format;
+}
+
+void check_format(const PixelFormat& format, const char* what) {
+  if (format.bytes() > 0) return;
+  fail_usage("the {}' height, width and channels must be above 0, not {} with {} channels", what,
+             text_of(format.size), format.channels);
+}
+
 }  // namespace
 
 ImageBatchBuilder::ImageBatchBuilder(const pack::Reader& reader, ImageBuildOptions options)
     : reader_(reader),
       options_(std::move(options)),
+      format_(format_of(options_.images)),
       buffers_(
           std::make_shared<BatchBuffers>(buffer_bytes(options_.plan, options_.images), options_.page_locked)),
       buffers_of_workers_(static_cast<std::size_t>(options_.workers)) {
-  const ImageSize& size = options_.images.size;
-  if (size.height == 0 || size.width == 0 || options_.images.channels == 0) {
-    fail_usage("the images' height, width and channels must be above 0, not {} x {} with {} channels",
-               size.height, size.width, options_.images.channels);
-  }
-  if (options_.images.raw == ImageSize{}) options_.images.raw = size;
+  check_format(format_, "images");
+  if (!options_.images.target) return;
+  target_ = format_of_target(options_.images);
+  check_format(*target_, "targets");
 }
 
 std::size_t ImageBatchBuilder::buffer_bytes(const PlanOptions& plan, const ImageOptions& images) {
   BufferLayout layout;
-  layout.add(plan.cap * images.size.height * images.size.width * images.channels);
+  layout.add(plan.cap * format_of(images).bytes());
+  if (images.target) layout.add(plan.cap * format_of_target(images).bytes());
   layout.add(plan.cap * sizeof(std::int64_t));
   layout.add(plan.cap * sizeof(std::int64_t));
   return std::max<std::size_t>(layout.used(), 1);
 }
 
-std::size_t ImageBatchBuilder::image_bytes() const {
-  return options_.images.size.height * options_.images.size.width * options_.images.channels;
+// Reads the first part for which `wanted` is true.
+template <typename Wanted>
+const pack::Part& ImageBatchBuilder::read_part(std::size_t number, const std::vector<pack::Part>& parts,
+                                               const std::string& what, const Wanted& wanted,
+                                               std::vector<std::byte>& into) const {
+  const auto part = std::find_if(parts.begin(), parts.end(), wanted);
+  if (part == parts.end()) fail("there is no part {}", what);
+  into.resize(part->bytes);
+  reader_.read_part(number, static_cast<std::size_t>(part - parts.begin()), into);
+  return *part;
 }
 
 std::int64_t ImageBatchBuilder::label_of(std::size_t number, const std::vector<pack::Part>& parts,
                                          WorkerBuffers& buffers) const {
   const std::string& kind = options_.images.label;
-  std::size_t part = 0;
-  while (part < parts.size() && parts[part].kind != kind) ++part;
-  if (part == parts.size()) fail("there is no part '{}' with a label", kind);
-  buffers.label.resize(parts[part].bytes);
-  reader_.read_part(number, part, buffers.label);
+  read_part(
+      number, parts, "'" + kind + "' with a label", [&](const pack::Part& part) { return part.kind == kind; },
+      buffers.label);
   const std::string_view text(reinterpret_cast<const char*>(buffers.label.data()), buffers.label.size());
   if (kind != "json") return number_in(text);
   const auto json = nlohmann::json::parse(text, nullptr, false);
@@ -118,7 +127,7 @@ void ImageBatchBuilder::look_at_size(ImageSize decoded, std::span<const std::byt
     return;
   }
   const ImageSize twice{.height = 2 * images.size.height, .width = 2 * images.size.width};
-  if (decoded_size(packed, twice).height < decoded.height) ++too_large_;
+  if (decodes_smaller(packed, format_, twice)) ++too_large_;
   if (++looked_at_ != kLookAtImages || too_large_ < kLookAtImages * 3 / 4) return;
   fmt::print(
       stderr,
@@ -128,61 +137,52 @@ void ImageBatchBuilder::look_at_size(ImageSize decoded, std::span<const std::byt
 
 // Returns the number of bytes read.
 std::size_t ImageBatchBuilder::take_sample(SampleId id, std::uint64_t epoch, int worker,
-                                           std::span<std::uint8_t> out, std::int64_t* label) {
+                                           const Places& places) {
   const ImageOptions& images = options_.images;
   WorkerBuffers& buffers = buffers_of_workers_[static_cast<std::size_t>(worker)];
   const std::size_t number = sample_of(id);
   const std::vector<pack::Part> parts = reader_.parts(number);
-  // The image is the first part that is not the label: parts are sorted by name, and "cls" comes before
-  // "png".
-  std::size_t part = 0;
-  while (part < parts.size() && !images.label.empty() && parts[part].kind == images.label) ++part;
-  if (part == parts.size()) fail("there is no part with an image");
-  buffers.packed.resize(parts[part].bytes);
-  reader_.read_part(number, part, buffers.packed);
-  if (label != nullptr) *label = label_of(number, parts, buffers);
+  const auto is_target = [&](const pack::Part& part) {
+    return images.target && part.kind == images.target->part;
+  };
+  // The image is the first part that is neither label nor target: parts are sorted by name, and "cls" comes before "png".
+  const pack::Part& image = read_part(
+      number, parts, "with an image",
+      [&](const pack::Part& part) {
+        return !is_target(part) && (images.label.empty() || part.kind != images.label);
+      },
+      buffers.packed);
+  std::size_t bytes = buffers.packed.size();
+  if (places.label != nullptr) {
+    *places.label = label_of(number, parts, buffers);
+    bytes += buffers.label.size();
+  }
 
-  const bool compressed = is_compressed(buffers.packed);
-  if (compressed && images.channels != ImageSize::kChannels) {
-    fail("PNG and JPEG are decoded to {} channels, not {}", ImageSize::kChannels, images.channels);
+  const bool transformed = images.transform != nullptr;
+  const PartPixels pixels =
+      pixels_of_part(image.kind, buffers.packed, format_, transformed, places.image, buffers.pixels);
+  PartPixels target;
+  if (target_) {
+    const pack::Part& part = read_part(number, parts, "'" + images.target->part + "' with a dense target",
+                                       is_target, buffers.packed_target);
+    bytes += buffers.packed_target.size();
+    target = pixels_of_part(part.kind, buffers.packed_target, *target_, transformed, places.target,
+                            buffers.target);
   }
-  const ImageSize size = compressed ? decoded_size(buffers.packed, images.decode_at_least) : images.raw;
-  const std::size_t bytes = size.height * size.width * images.channels;
-  const bool direct = !images.transform && size == images.size;
-  if (!images.transform && !direct) {
-    fail("the image is {} x {}, not {} x {}: scale it in a transform, with crop_and_scale()", size.height,
-         size.width, images.size.height, images.size.width);
-  }
-  if (compressed && !direct && size.height > 0 && size.width > images.max_pixels / size.height) {
-    fail("the image is {} x {}, more than the {} pixels that ImageOptions::max_pixels allows", size.height,
-         size.width, images.max_pixels);
-  }
-  std::span<const std::uint8_t> pixels;
-  if (compressed) {
-    look_at_size(size, buffers.packed);
-    if (!direct) buffers.pixels.resize(bytes);
-    const std::span<std::uint8_t> decoded = direct ? out : std::span(buffers.pixels);
-    decode(buffers.packed, decoded, images.decode_at_least);
-    pixels = decoded;
-  } else {
-    if (buffers.packed.size() != bytes) {
-      fail("the part '{}' has {} bytes and is neither PNG, JPEG nor {} x {} pixels of {} channels",
-           parts[part].kind, buffers.packed.size(), size.height, size.width, images.channels);
-    }
-    pixels = {reinterpret_cast<const std::uint8_t*>(buffers.packed.data()), bytes};
-    if (direct) std::copy(pixels.begin(), pixels.end(), out.begin());
-  }
-  if (images.transform) {
-    ImageSample sample{.id = id, .key = reader_.key(number), .pixels = pixels, .size = size};
-    sample.channels = images.channels;
-    sample.out = out;
-    sample.label = label;
-    sample.seed = sample_seed(options_.plan, epoch, id);
-    sample.worker = worker;
-    sample.worker_seed = worker_seed(options_.plan, epoch, options_.rank, worker);
-    images.transform(sample);
-  }
-  return buffers.packed.size() + (label != nullptr ? buffers.label.size() : 0);
+  look_at_size(pixels.size, buffers.packed);
+  if (!transformed) return bytes;
+  ImageSample sample{.id = id, .key = reader_.key(number), .pixels = pixels.pixels, .size = pixels.size};
+  sample.channels = images.channels;
+  sample.out = places.image;
+  sample.target = target.pixels;
+  sample.target_size = target.size;
+  sample.target_out = places.target;
+  sample.label = places.label;
+  sample.seed = sample_seed(options_.plan, epoch, id);
+  sample.worker = worker;
+  sample.worker_seed = worker_seed(options_.plan, epoch, options_.rank, worker);
+  images.transform(sample);
+  return bytes;
 }
 
 HostBatch ImageBatchBuilder::build(const MicroBatch& micro_batch, int worker) {
@@ -199,30 +199,29 @@ HostBatch ImageBatchBuilder::build(const MicroBatch& micro_batch, int worker) {
 
   host.buffer = buffers_->take();
   BufferLayout layout;
-  const std::size_t pixels = layout.add(samples.size() * image_bytes());
+  const std::size_t pixels = layout.add(samples.size() * format_.bytes());
+  const std::size_t targets = target_ ? layout.add(samples.size() * target_->bytes()) : 0;
   const std::size_t labels = layout.add(samples.size() * sizeof(std::int64_t));
   const std::size_t ids = layout.add(samples.size() * sizeof(std::int64_t));
-  const auto height = static_cast<std::int64_t>(images.size.height);
-  const auto width = static_cast<std::int64_t>(images.size.width);
-  const auto channels = static_cast<std::int64_t>(images.channels);
-  // The memory is [count, height, width, channels]; the tensor has the order of dimensions that networks
-  // expect.
-  batch.images =
-      tensor_on(host.buffer, pixels, {count, height, width, channels}, torch::kUInt8).permute({0, 3, 1, 2});
+  batch.images = pixel_tensor(host.buffer, pixels, count, format_);
+  if (target_) batch.targets = pixel_tensor(host.buffer, targets, count, *target_);
   if (!images.label.empty()) batch.labels = tensor_on(host.buffer, labels, {count}, torch::kInt64);
   batch.sample_ids = tensor_on(host.buffer, ids, {count}, torch::kInt64);
   host.used = layout.used();
 
-  auto* const out = reinterpret_cast<std::uint8_t*>(host.buffer->data() + pixels);
+  const auto place = [&](std::size_t offset, std::size_t bytes) {
+    return std::span(reinterpret_cast<std::uint8_t*>(host.buffer->data() + offset), bytes);
+  };
   auto* const label = reinterpret_cast<std::int64_t*>(host.buffer->data() + labels);
   auto* const id_out = reinterpret_cast<std::int64_t*>(host.buffer->data() + ids);
   for (std::size_t i = 0; i < samples.size(); ++i) {
     const SampleId id = samples[i];
     id_out[i] = static_cast<std::int64_t>(id);
-    naming_sample(reader_, id, options_.rank, batch.step, [&] {
-      host.bytes_read += take_sample(id, micro_batch.epoch, worker, {out + i * image_bytes(), image_bytes()},
-                                     images.label.empty() ? nullptr : label + i);
-    });
+    Places places{.image = place(pixels + i * format_.bytes(), format_.bytes())};
+    if (target_) places.target = place(targets + i * target_->bytes(), target_->bytes());
+    if (!images.label.empty()) places.label = label + i;
+    naming_sample(reader_, id, options_.rank, batch.step,
+                  [&] { host.bytes_read += take_sample(id, micro_batch.epoch, worker, places); });
   }
   batch.max_length = batch.empty ? 0 : 1;
   batch.token_count = batch.loss_tokens = count;

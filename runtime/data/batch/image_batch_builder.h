@@ -1,4 +1,4 @@
-// Builds a micro-batch of images from the samples of a pack, decoded directly into a reusable buffer.
+// Builds a micro-batch of images or volumes from the samples of a pack, decoded directly into a reusable buffer.
 //
 // Threads: build() is safe from several threads, each with its own worker number.
 #pragma once
@@ -7,10 +7,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <span>
+#include <string>
 #include <vector>
 
 #include "runtime/data/batch/host_batch.h"
 #include "runtime/data/batch/image_batch.h"
+#include "runtime/data/batch/part_pixels.h"
 #include "staging/pack/reader.h"
 
 namespace lockstep::data {
@@ -39,18 +43,30 @@ class ImageBatchBuilder final : public HostBatchBuilder {
   // The reusable memory of a worker.
   struct WorkerBuffers {
     std::vector<std::byte> packed;
+    std::vector<std::byte> packed_target;
     std::vector<std::byte> label;
     std::vector<std::uint8_t> pixels;
+    std::vector<std::uint8_t> target;
   };
-  std::size_t image_bytes() const;
+  // Where a sample goes in the batch.
+  struct Places {
+    std::span<std::uint8_t> image;
+    std::span<std::uint8_t> target = {};
+    std::int64_t* label = nullptr;
+  };
+  template <typename Wanted>
+  const pack::Part& read_part(std::size_t number, const std::vector<pack::Part>& parts,
+                              const std::string& what, const Wanted& wanted,
+                              std::vector<std::byte>& into) const;
   std::int64_t label_of(std::size_t number, const std::vector<pack::Part>& parts,
                         WorkerBuffers& buffers) const;
   void look_at_size(ImageSize decoded, std::span<const std::byte> packed);
-  std::size_t take_sample(SampleId id, std::uint64_t epoch, int worker, std::span<std::uint8_t> out,
-                          std::int64_t* label);
+  std::size_t take_sample(SampleId id, std::uint64_t epoch, int worker, const Places& places);
 
   const pack::Reader& reader_;
   ImageBuildOptions options_;
+  PixelFormat format_;
+  std::optional<PixelFormat> target_;
   std::shared_ptr<BatchBuffers> buffers_;
   std::vector<WorkerBuffers> buffers_of_workers_;
   std::atomic<int> looked_at_ = 0;  // images

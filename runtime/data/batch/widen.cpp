@@ -1,6 +1,9 @@
 #include "runtime/data/batch/widen.h"
 
+#include <algorithm>
+#include <array>
 #include <cstring>
+#include <limits>
 
 // Sanitizers do not support functions that are selected when the program is loaded.
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) && \
@@ -22,7 +25,37 @@ inline __attribute__((always_inline)) void widen_all(const std::byte* packed, st
   }
 }
 
+// In blocks, because the compiler cannot vectorise a loop whose results overlap its inputs.
+template <typename Token>
+inline __attribute__((always_inline)) void narrow_all(std::span<std::int64_t> tokens) {
+  std::array<Token, 256> block;
+  auto* out = reinterpret_cast<std::byte*>(tokens.data());
+  for (std::size_t first = 0; first < tokens.size(); first += block.size()) {
+    const std::size_t count = std::min(block.size(), tokens.size() - first);
+    for (std::size_t i = 0; i < count; ++i) block[i] = static_cast<Token>(tokens[first + i]);
+    std::memcpy(out, block.data(), count * sizeof(Token));
+    out += count * sizeof(Token);
+  }
+}
+
 }  // namespace
+
+LOCKSTEP_FOR_THIS_PROCESSOR
+std::size_t narrow(std::span<std::int64_t> tokens) {
+  std::int64_t bits = 0;  // of all tokens, with the complement of negative ones
+  std::int64_t sign = 0;
+  for (const std::int64_t token : tokens) {
+    bits |= token ^ (token >> 63);
+    sign |= token;
+  }
+  if (sign >= 0 && bits <= std::numeric_limits<std::uint16_t>::max()) {
+    narrow_all<std::uint16_t>(tokens);
+    return sizeof(std::uint16_t);
+  }
+  if (bits > std::numeric_limits<std::int32_t>::max()) return sizeof(std::int64_t);
+  narrow_all<std::int32_t>(tokens);
+  return sizeof(std::int32_t);
+}
 
 LOCKSTEP_FOR_THIS_PROCESSOR
 void widen(const std::byte* packed, std::size_t token_bytes, std::span<std::int64_t> out) {

@@ -30,6 +30,12 @@ PixelSize decoded_size(std::span<const std::byte> packed, PixelSize at_least);
 /// have the bytes of decoded_size(). Throws Error if the image is damaged or cut short.
 void decode_image(std::span<const std::byte> packed, std::span<std::uint8_t> pixels, PixelSize at_least = {});
 
+/// Reads a PNG of one channel as the numbers that it stores, without conversion: grey values, or indices of its palette.
+/// `numbers` has image_size() numbers of `bytes_of_number`: 1, or 2 in this machine's order of bytes. Throws Error if the
+/// PNG has colours, or 16 bits and bytes_of_number is 1, or if it is damaged.
+void decode_png_numbers(std::span<const std::byte> packed, std::span<std::uint8_t> numbers,
+                        std::size_t bytes_of_number);
+
 /// `channels` is 3 (red, green, blue) or 1 (grey), and `pixels` has size.height * size.width * channels bytes. `quality` is
 /// libjpeg's, from 1 to 100.
 std::vector<std::byte> encode_jpeg(std::span<const std::uint8_t> pixels, PixelSize size, std::size_t channels,

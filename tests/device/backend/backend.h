@@ -9,6 +9,7 @@
 
 #include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/Allocator.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/Stream.h>
@@ -29,6 +30,9 @@ c10::Stream current_stream(c10::DeviceIndex device);
 c10::Allocator* device_allocator();
 /// This stream uses the memory too.
 void record_use(const c10::DataPtr& memory, c10::Stream stream);
+
+/// The kernel of every operator that the device does not have itself: the CPU's, in the order of the current stream.
+void compute_on_host(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
 
 /// The generator of the CPU's kernels that stands for this generator of a simulated device.
 at::Generator& cpu_generator_of(const at::Generator& generator);

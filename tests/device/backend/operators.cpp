@@ -342,9 +342,13 @@ class Call {
   bool sparse_ = false;
 };
 
+}  // namespace
+
 void compute_on_host(const c10::OperatorHandle& op, c10::DispatchKeySet /*keys*/, torch::jit::Stack* stack) {
   Call(op, *stack).run();
 }
+
+namespace {
 
 TORCH_LIBRARY_IMPL(_, PrivateUse1, library) {
   library.fallback(torch::CppFunction::makeFromBoxedFunction<&compute_on_host>());

@@ -298,6 +298,7 @@ TEST_F(ExporterTest, ServesWhatARanksProcessUses) {
   const auto rank = rank_of("1000/7.0", 0);
   EXPECT_FALSE(collect().has("lockstep_memory_bytes")) << "before the first sample";
   rank->add_loader_work({.build_ns = 5 * kMs, .user_ns = 3 * kMs, .system_ns = kMs});
+  rank->add_collective(record::Collective::all_reduce, 6000, 2 * kMs);
   rank->set_resources({.sampled_ns = 1,
                        .user_ns = 2000 * kMs,
                        .system_ns = 500 * kMs,
@@ -309,16 +310,14 @@ TEST_F(ExporterTest, ServesWhatARanksProcessUses) {
                        .read_calls = 5,
                        .involuntary_switches = 9});
   const auto page = collect();
-  EXPECT_DOUBLE_EQ(page.value("lockstep_cpu_user_seconds_total"), 2);
-  EXPECT_DOUBLE_EQ(page.value("lockstep_cpu_system_seconds_total"), 0.5);
-  EXPECT_DOUBLE_EQ(page.value("lockstep_loader_cpu_seconds_total"), 0.004);
-  EXPECT_EQ(page.value("lockstep_memory_bytes"), 4096);
-  EXPECT_EQ(page.value("lockstep_memory_peak_bytes"), 8192);
-  EXPECT_EQ(page.value("lockstep_memory_limit_bytes"), 16384);
-  EXPECT_EQ(page.value("lockstep_major_page_faults_total"), 3);
-  EXPECT_EQ(page.value("lockstep_process_read_bytes_total"), 77);
-  EXPECT_EQ(page.value("lockstep_process_reads_total"), 5);
-  EXPECT_EQ(page.value("lockstep_involuntary_switches_total"), 9);
+  const std::map<std::string, double> values = {
+      {"cpu_user_seconds_total", 2},        {"cpu_system_seconds_total", 0.5},
+      {"loader_cpu_seconds_total", 0.004},  {"memory_bytes", 4096},
+      {"memory_peak_bytes", 8192},          {"memory_limit_bytes", 16384},
+      {"major_page_faults_total", 3},       {"process_read_bytes_total", 77},
+      {"process_reads_total", 5},           {"involuntary_switches_total", 9},
+      {"collective_bus_bytes_total", 9000}, {"collective_seconds_total", 0.002}};  // of 4 ranks
+  for (const auto& [name, value] : values) EXPECT_DOUBLE_EQ(page.value("lockstep_" + name), value) << name;
 }
 
 TEST_F(ExporterTest, ServesTheGpuOfARank) {
@@ -348,6 +347,7 @@ TEST_F(ExporterTest, ServesTheGpuOfARank) {
 TEST_F(ExporterTest, ADroppedRankCountsAsAllItsSeries) {
   const auto rank = rank_of("1000/7.0", 0);
   rank->add_comm(1, 0, -1);  // so that the rank has all its series
+  rank->add_collective(record::Collective::all_reduce, 1, 1);
   record::Gpu gpu{.uuid = {1, 1}, .memory_total_bytes = 1, .measured_ns = 1, .sm_mhz = 1, .memory_mhz = 1};
   gpu.power_mw = gpu.energy_mj = 1;
   rank->set_resources({.sampled_ns = 1, .gpu = gpu});

@@ -88,6 +88,7 @@ TEST_F(RecordTest, ReaderSeesWhatTheProcessUses) {
     writer.add_loader_work({.build_ns = build_ns, .user_ns = 20, .system_ns = 10, .delay_ns = 5});
   writer.add_loader_buffers(4096);
   writer.add_launch(6);
+  for (const std::uint64_t bytes : {100, 20}) writer.add_collective(Collective::reduce_scatter, bytes, 40);
   writer.end_step(100, 1100, {});
   writer.end_step(100, 1200, {});
   writer.set_resources({.sampled_ns = 1300, .user_ns = 900, .memory_peak_bytes = 5000, .cpu_limit = 2.5});
@@ -102,7 +103,19 @@ TEST_F(RecordTest, ReaderSeesWhatTheProcessUses) {
   EXPECT_EQ(used->loader_delay_ns, 10);
   EXPECT_EQ(used->loader_buffer_bytes, 4096);
   EXPECT_EQ(used->launch_ns, 6);
+  const CollectiveTotals& scattered = used->collectives[static_cast<std::size_t>(Collective::reduce_scatter)];
+  EXPECT_DOUBLE_EQ(scattered.algorithm_bandwidth(), 1.5e9);
+  EXPECT_EQ(used->collectives[0].algorithm_bandwidth(), 0) << "not measured";
   EXPECT_EQ(used->first_step_ns, 1000);
+}
+
+// As nccl-tests/doc/PERFORMANCE.md defines them.
+TEST(BusFactor, IsThatOfNcclsTests) {
+  EXPECT_DOUBLE_EQ(bus_factor(Collective::all_reduce, 4), 1.5);
+  EXPECT_DOUBLE_EQ(bus_factor(Collective::reduce_scatter, 4), 0.75);
+  EXPECT_DOUBLE_EQ(bus_factor(Collective::all_gather, 4), 0.75);
+  EXPECT_DOUBLE_EQ(bus_factor(Collective::broadcast, 4), 1);
+  EXPECT_EQ(bus_factor(Collective::all_reduce, 1), 0);
 }
 
 // A report of this release reads the records of jobs that the release before has started.

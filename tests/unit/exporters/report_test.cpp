@@ -289,6 +289,24 @@ TEST_F(ReportTest, AProfileIsInTheTextThePageAndTheJson) {
               ElementsAre(HasSubstr("profile.json is not a profile of lockstep")));
 }
 
+TEST_F(ReportTest, BandwidthsAreThoseThatNcclsTestsDefine) {
+  Writer& writer = rank(0, 4);
+  step(writer, 90);
+  writer.set_resources({.sampled_ns = 1});
+  EXPECT_THAT(to_text(load({folder_.path()})), Not(HasSubstr("bandwidth")));
+  writer.add_collective(Collective::all_reduce, 3'000'000'000, 2'000'000'000);
+  writer.set_resources({.sampled_ns = 2});
+  const auto run = load({folder_.path()});
+  EXPECT_THAT(to_text(run), HasSubstr("\nbandwidth of gradients in GB/s, as NCCL's tests define it:\n"
+                                      "rank  node    ar_alg    ar_bus    rs_alg    rs_bus\n"
+                                      "   0  n0         1.5      2.25         -         -\n"));
+  EXPECT_THAT(to_html(run), HasSubstr("<h2>Bandwidth of gradients"));
+  const nlohmann::json json = to_json(run)["ranks"][0]["collectives"];
+  EXPECT_EQ(json.size(), 1U);
+  EXPECT_DOUBLE_EQ(json["all_reduce"]["algorithm_bytes_per_second"], 1.5e9);
+  EXPECT_DOUBLE_EQ(json["all_reduce"]["bus_bytes_per_second"], 2.25e9);
+}
+
 TEST_F(ReportTest, AJobIsFoundByItsNumber) {
   ::unsetenv("LOCKSTEP_REPORT_DIR");
   ::setenv("XDG_RUNTIME_DIR", folder_.path().c_str(), 1);

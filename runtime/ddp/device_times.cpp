@@ -1,0 +1,50 @@
+#include "runtime/ddp/device_times.h"
+
+#include <algorithm>
+
+namespace lockstep::ddp {
+
+void DeviceTimes::begin(std::size_t parameters, bool every_gradient) {
+  current_ = {};
+  current_.began = clocks_.computing->mark();
+  if (every_gradient) current_.ready.resize(parameters);
+}
+
+void DeviceTimes::gradient_ready(std::size_t parameter) {
+  if (!current_.ready.empty()) current_.ready[parameter] = clocks_.computing->mark();
+}
+
+void DeviceTimes::launching(std::size_t bytes) {
+  current_.launches.push_back({.bytes = bytes, .asked = clocks_.computing->mark(), .ended = nullptr});
+}
+
+// A mark is null if the device has failed. In each queue marks are passed in their order.
+bool DeviceTimes::reached(const Marks& marks) const {
+  const auto passed = [](profile::DeviceClock& clock, const Mark& mark) {
+    return mark && clock.reached(mark);
+  };
+  return marks.began && passed(*clocks_.computing, marks.ended) &&
+         std::all_of(marks.launches.begin(), marks.launches.end(), [&](const Launch& launch) {
+           return launch.asked && passed(*clocks_.communicating, launch.ended);
+         });
+}
+
+std::optional<DeviceBackward> DeviceTimes::take() {
+  if (finished_.size() <= kAge) return std::nullopt;
+  const Marks marks = std::move(finished_.front());
+  finished_.pop_front();
+  DeviceBackward backward{.known = reached(marks), .reductions = {}, .bytes = {}, .ready_ns = {}};
+  const auto since_begin = [&](const Mark& mark) {
+    return backward.known ? clocks_.computing->ns_between(marks.began, mark) : 0;
+  };
+  for (const Launch& launch : marks.launches) {
+    backward.reductions.push_back(
+        {.asked_ns = since_begin(launch.asked), .ended_ns = since_begin(launch.ended)});
+    backward.bytes.push_back(launch.bytes);
+  }
+  for (const Mark& mark : marks.ready) backward.ready_ns.push_back(mark ? since_begin(mark) : 0);
+  backward.ended_ns = since_begin(marks.ended);
+  return backward;
+}
+
+}  // namespace lockstep::ddp

@@ -1,0 +1,73 @@
+// The times of synchronised backwards on a device, by marks in its queues. The host runs ahead of the device, so a
+// backward's marks are read a few backwards later, when the device has most likely passed them; nobody waits for it.
+//
+// Threads: the training thread, and the thread that runs backward while the training thread waits for it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "runtime/ddp/lateness.h"
+#include "runtime/profile/device_clock.h"
+
+namespace lockstep::ddp {
+
+/// The clocks of a device's two queues: the calling thread's, and that of the communicator. Null: there is no device.
+struct DeviceClocks {
+  std::unique_ptr<profile::DeviceClock> computing;
+  std::unique_ptr<profile::DeviceClock> communicating;
+};
+
+/// Nanoseconds since the backward began.
+struct DeviceBackward {
+  bool known = false;  ///< the device had passed all marks; otherwise the times are 0
+  std::vector<ReductionTimes> reductions;
+  std::vector<std::size_t> bytes;       ///< of the reductions
+  std::vector<std::uint64_t> ready_ns;  ///< by parameter; empty unless it was asked for
+  std::uint64_t ended_ns = 0;
+};
+
+class DeviceTimes {
+ public:
+  /// A backward is read this many backwards later.
+  static constexpr std::size_t kAge = 3;
+
+  explicit DeviceTimes(DeviceClocks clocks) : clocks_(std::move(clocks)) {}
+
+  // Called in this order in each synchronised backward. `every_gradient`: a mark for each parameter, too.
+  void begin(std::size_t parameters, bool every_gradient);
+  void gradient_ready(std::size_t parameter);
+  void launching(std::size_t bytes);
+  void launched() { current_.launches.back().ended = clocks_.communicating->mark(); }
+  void stage_ended(std::size_t launch) { current_.launches[launch].ended = clocks_.communicating->mark(); }
+  void backward_ended() { current_.ended = clocks_.computing->mark(); }
+  void finish() { finished_.push_back(std::move(current_)); }
+
+  /// The oldest backward, if kAge later ones have finished, each once.
+  std::optional<DeviceBackward> take();
+
+ private:
+  using Mark = profile::DeviceClock::Mark;
+  struct Launch {
+    std::size_t bytes = 0;
+    Mark asked;
+    Mark ended;
+  };
+  struct Marks {
+    Mark began;
+    Mark ended;
+    std::vector<Launch> launches;
+    std::vector<Mark> ready;
+  };
+  bool reached(const Marks& marks) const;
+
+  DeviceClocks clocks_;
+  Marks current_;
+  std::deque<Marks> finished_;
+};
+
+}  // namespace lockstep::ddp

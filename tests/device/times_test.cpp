@@ -1,0 +1,171 @@
+// Transfer and waiting times on a device, by marks that nobody waits for, and what is made of them.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <thread>
+
+#include "exporters/record/reader.h"
+#include "runtime/ddp/device_times.h"
+#include "runtime/ddp/reducer.h"
+#include "tests/device/device_of_rank.h"
+#include "tests/device/simulation.h"
+#include "tests/integration/train/checkpoint_world.h"
+
+namespace lockstep::testing {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+class DeviceTimesOfRanks : public ::testing::Test {
+ protected:
+  void TearDown() override { EXPECT_THAT(simulated::take_findings(), IsEmpty()); }
+};
+
+// The last rank begins each backward 20 ms later than the others, which wait for it on their devices, and not on the host.
+TEST_F(DeviceTimesOfRanks, NameTheRankThatWasWaitedFor) {
+  if (world().size() == 1) GTEST_SKIP() << "needs 2 ranks";
+  Net net;
+  net->to(device());
+  DistributedDataParallel ddp(net, world(), small_buckets());
+  const int late = world().size() - 1;
+  bool named = false;
+  // Another process may delay one of the other ranks for as long, but not in every step.
+  for (int step = 0; step < 30 && !any_rank(named); ++step) {
+    const auto loss = ddp(rows(2, 1).to(device())).sum();
+    if (world().rank() == late) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    simulated::drop_wait(simulated::Wait::host, 0);
+    loss.backward();
+    EXPECT_EQ(step < 3 ? 0 : simulated::waits(simulated::Wait::host), 0) << "step " << step;
+    const auto& share = ddp.reducer().observer().share();
+    named = world().rank() != late && share.late_rank == late && share.wait_ns > 5'000'000;
+    if (named) {
+      EXPECT_GT(share.transfer_ns, 0U);
+      EXPECT_LT(share.transfer_ns, 20'000'000U);
+    }
+    if (share.late_rank >= 0) {
+      EXPECT_NE(share.late_rank, world().rank());
+    }
+    net->zero_grad();
+  }
+  EXPECT_TRUE(any_rank(named));
+}
+
+TEST_F(DeviceTimesOfRanks, AreInTheRecord) {
+  if (world().size() == 1) GTEST_SKIP() << "needs 2 ranks";
+  profile::StepTimer& timer = world().timer();
+  if (timer.file().empty()) GTEST_SKIP() << "there is no record here";
+  Net net;
+  net->to(device());
+  DistributedDataParallel ddp(net, world(), small_buckets());
+  timer.begin_step();
+  const auto before = record::Reader(timer.file()).read().counters.comm_transfer_ns;
+  for (int step = 0; step < 8; ++step) {
+    ddp(rows(2, 1).to(device())).sum().backward();
+    net->zero_grad();
+    world().communicator().barrier("a step")->wait();
+    net->parameters().front().sum().item<double>();  // the device has passed the marks
+    timer.end_step({.tokens = 1, .samples = 1, .padding = 0});
+  }
+  EXPECT_GT(record::Reader(timer.file()).read().counters.comm_transfer_ns, before);
+  // A thread of its own writes these, once a second.
+  record::CollectiveTotals reduced;
+  for (int i = 0; i < 100 && reduced.ns == 0; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    const auto used = record::Reader(timer.file()).read().resources;
+    if (used) reduced = used->collectives[static_cast<std::size_t>(record::Collective::all_reduce)];
+  }
+  EXPECT_GT(reduced.ns, 0U);
+  EXPECT_GT(reduced.bytes, 0U);
+}
+
+TEST_F(DeviceTimesOfRanks, ChooseTheSizeOfBuckets) {
+  if (world().size() == 1) GTEST_SKIP() << "needs 2 ranks";
+  Net net;
+  Net alone;
+  net->to(device());
+  auto options = small_buckets();
+  options.autotune_buckets = true;
+  DistributedDataParallel ddp(net, world(), options);
+  for (std::size_t i = 0; i < alone->parameters().size(); ++i)
+    alone->parameters()[i].set_data(net->parameters()[i].cpu());
+  const auto before = ddp.reducer().layout().size();
+  ASSERT_GT(before, 1U);
+  for (int step = 0; step < 40 && ddp.reducer().layout().size() == before; ++step) {
+    ddp(rows(2, 1).to(device())).sum().backward();
+    net->parameters().front().grad().sum().item<double>();
+    net->zero_grad();
+  }
+  // A transfer of so few bytes costs its latency, so one bucket is best.
+  EXPECT_EQ(ddp.reducer().layout().size(), 1U);
+  ddp(rows(2, 1).to(device())).sum().backward();
+  alone(rows(2, 1)).sum().backward();
+  for (std::size_t i = 0; i < alone->parameters().size(); ++i) {
+    EXPECT_TRUE(
+        torch::allclose(net->parameters()[i].grad().cpu(), alone->parameters()[i].grad(), 1e-12, 1e-14))
+        << i;
+  }
+}
+
+// A device whose marks are numbers, and which has passed those up to `passed`.
+struct FakeClock : profile::DeviceClock {
+  explicit FakeClock(std::shared_ptr<std::uint64_t> passing) : passed(std::move(passing)) {}
+  Mark mark() noexcept override { return std::make_shared<std::uint64_t>(++*now); }
+  bool reached(const Mark& mark) noexcept override {
+    return *std::static_pointer_cast<std::uint64_t>(mark) <= *passed;
+  }
+  void wait(const Mark& /*mark*/) noexcept override { ADD_FAILURE() << "nobody may wait"; }
+  std::uint64_t ns_between(const Mark& from, const Mark& to) noexcept override {
+    return *std::static_pointer_cast<std::uint64_t>(to) - *std::static_pointer_cast<std::uint64_t>(from);
+  }
+  static inline auto now = std::make_shared<std::uint64_t>(0);
+  std::shared_ptr<std::uint64_t> passed;
+};
+
+TEST(DeviceTimes, AreThoseOfMarksThatTheDeviceHasPassedBackwardsLater) {
+  const auto passed = std::make_shared<std::uint64_t>(0);
+  ddp::DeviceTimes times({.computing = std::make_unique<FakeClock>(passed),
+                          .communicating = std::make_unique<FakeClock>(passed)});
+  const auto backward = [&](bool every_gradient) {
+    times.begin(2, every_gradient);  // the mark 0, after that:
+    times.gradient_ready(1);
+    times.launching(100);
+    times.launched();
+    times.gradient_ready(0);
+    times.launching(200);
+    times.launched();
+    times.backward_ended();
+    times.stage_ended(1);
+    times.finish();
+  };
+  for (std::size_t i = 0; i < ddp::DeviceTimes::kAge; ++i) {
+    backward(i == 1);
+    EXPECT_FALSE(times.take());
+  }
+  backward(false);
+  *passed = *FakeClock::now;
+  const auto first = times.take();
+  ASSERT_TRUE(first && first->known);
+  EXPECT_THAT(first->bytes, ElementsAre(100, 200));
+  EXPECT_THAT(first->ready_ns, IsEmpty());
+  EXPECT_EQ(first->reductions[0].asked_ns, 1U);
+  EXPECT_EQ(first->reductions[0].ended_ns, 2U);
+  EXPECT_EQ(first->reductions[1].asked_ns, 3U);
+  EXPECT_EQ(first->reductions[1].ended_ns, 6U) << "the end of the second stage";
+  EXPECT_EQ(first->ended_ns, 5U);
+  EXPECT_FALSE(times.take()) << "each once";
+  backward(false);
+  const auto second = times.take();
+  ASSERT_TRUE(second && second->known);
+  EXPECT_THAT(second->ready_ns, ElementsAre(4, 1));
+  *passed = 0;  // of the third, none
+  backward(false);
+  const auto third = times.take();
+  ASSERT_TRUE(third);
+  EXPECT_FALSE(third->known);
+  EXPECT_EQ(third->reductions.size(), 2U) << "so that all ranks send equally many durations";
+}
+
+}  // namespace
+}  // namespace lockstep::testing
