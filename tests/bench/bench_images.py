@@ -47,15 +47,18 @@ def arguments():
 def png(height, width, seed):
     """Smooth colours with grain."""
     make = random.Random(seed)
-    waves = [(make.uniform(1, 9) / width, make.uniform(1, 9) / height, make.random() * 6) for _ in range(3)]
+
+    def wave(length):
+        turns, phase = make.uniform(4, 50), make.random() * 6
+        return [int(50 * math.sin(turns * i / length + phase)) for i in range(length)]
+
+    columns = [value for pixel in zip(*(wave(width) for _ in range(3))) for value in pixel]
+    lines = [wave(height) for _ in range(3)]
     rows = bytearray()
     for y in range(height):
         rows.append(0)
-        grain = make.randbytes(3 * width)
-        for x in range(width):
-            for channel, (fx, fy, phase) in enumerate(waves):
-                level = 128 + 90 * math.sin(6.3 * (x * fx + y * fy) + phase)
-                rows.append(int(level) + (grain[3 * x + channel] >> 3))
+        line = [100 + lines[channel][y] for channel in range(3)] * width
+        rows += bytes(map(lambda a, b, grain: a + b + (grain >> 3), columns, line, make.randbytes(3 * width)))
 
     def chunk(kind, content):
         return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
@@ -69,7 +72,7 @@ def make_photos(chosen, folder):
     small, packs, photos = folder / "small", folder / "large", folder / "photos"
     small.mkdir()
     height = max(chosen.side // 5, 1)
-    first = [png(height, height * 3 // 2, seed) for seed in range(min(chosen.photos, 10))]
+    first = [png(height, height * 3 // 2, seed) for seed in range(min(chosen.photos, 4))]
     for i in range(chosen.photos):
         (small / f"{i:05}.png").write_bytes(first[i % len(first)])
     run([str(chosen.programs / "lockstep-pack"), "images", str(small), "--out", str(packs), "--resize", str(chosen.side)],

@@ -11,24 +11,26 @@ namespace {
 
 using record::Phase;
 
-constexpr std::uint64_t kMs = 1'000'000;
+constexpr std::uint64_t kMillisecond = 1'000'000;
 
 // A rank that began a second before its first step, and has ended `steps` steps of 100 ms: 60 train, 20 wait for data, 10
 // for other ranks. Half a second lies between two steps.
 RankRecord rank_with(std::uint64_t steps) {
-  record::Snapshot rank{.start_unix_ns = 5'000'000'000'000, .start_monotonic_ns = 7'000 * kMs};
+  record::Snapshot rank;
+  rank.start_unix_ns = 5'000'000'000'000;
+  rank.start_monotonic_ns = 7'000 * kMillisecond;
   rank.counters.steps = steps;
-  rank.counters.step_ns = steps * 100 * kMs;
+  rank.counters.step_ns = steps * 100 * kMillisecond;
   const auto phase = [&](Phase one, std::uint64_t ms) {
-    rank.counters.phase_ns[record::index(one)] = steps * ms * kMs;
+    rank.counters.phase_ns[record::index(one)] = steps * ms * kMillisecond;
   };
   phase(Phase::forward, 40);
   phase(Phase::optimizer, 20);
   phase(Phase::data_wait, 20);
   phase(Phase::comm_exposed, 10);
   phase(Phase::other, 10);
-  rank.counters.last_step_end_ns = (7'000 + 1'000 + steps * 100 + 500) * kMs;
-  rank.resources = record::Resources{.sampled_ns = 1, .first_step_ns = steps == 0 ? 0 : 8'000 * kMs};
+  rank.counters.last_step_end_ns = (7'000 + 1'000 + steps * 100 + 500) * kMillisecond;
+  rank.resources = record::Resources{.sampled_ns = 1, .first_step_ns = steps == 0 ? 0 : 8'000 * kMillisecond};
   return {.snapshot = rank};
 }
 

@@ -272,7 +272,7 @@ TEST_F(ReportTest, AProfileIsInTheTextThePageAndTheJson) {
       R"("operators":[{"name":"aten::mm","calls":80,"total_ms":120.0,"self_ms":110.0}],)"
       R"("modules":[{"name":"blocks.3","forward_ms":24.0,"backward_ms":50.0,"forward_bytes":2097152,"backward_bytes":4194304}],)"
       R"("host_copies":[],"device_waits":[],"half_sums":[]})");
-  const Run run = load({folder_.path()});
+  const auto run = load({folder_.path()});
   const std::string text = to_text(run);
   EXPECT_THAT(text,
               HasSubstr("profile of rank 0 on n1, milliseconds per step, mean of 2 steps of 100.00 ms:"));

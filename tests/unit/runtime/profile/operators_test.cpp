@@ -74,8 +74,9 @@ TEST_F(Operators, BelongToTheModuleThatOwnsTheirWeightsOrToTheOneBefore) {
                           Pair("first", "aten::linear"), Pair("first", "aten::tanh")));
   EXPECT_THAT(operators_of(spans, ModelPart::node), IsEmpty());
   for (const Span& span : spans.spans) {
-    if (span.name == "aten::linear" && spans.modules.at(static_cast<std::size_t>(span.module)) == "first")
+    if (span.name == "aten::linear" && spans.modules.at(static_cast<std::size_t>(span.module)) == "first") {
       EXPECT_EQ(span.bytes, 32 * 64 * sizeof(float));
+    }
   }
 }
 
