@@ -7,7 +7,12 @@
 #include <stdexcept>
 #include <string>
 
+namespace testing {}
+
 namespace lockstep::testing {
+
+// This namespace hides GoogleTest's in tests of namespace lockstep, where `testing::HasSubstr` must be found as well.
+using namespace ::testing;  // NOLINT(google-build-using-namespace)
 
 class TemporaryFolder {
  public:

@@ -35,7 +35,14 @@ TEST(PlanCheck, FindsEachMistakeAndAcceptsThePlanWithoutIt) {
   const Change as_it_is = [](HandWritten&) {};
   const Change padded = [](HandWritten& plan) {
     plan.options.padded = true;
+    plan.options.pad_multiple = 1;
     plan.steps = {{{{0}, {2, 3}}, {{1, 4}}}, {{{5}}, {}}, {{}, {{6}}}};
+  };
+  // Each row alone may be rounded up to the cap.
+  const Change rows_alone = [](HandWritten& plan) {
+    plan.options.padded = true;
+    plan.options.pad_multiple = 6;
+    plan.steps = {{{{0}, {1}}, {{2}, {4}}}, {{{5}}, {{3}}}, {{}, {{6}}}};
   };
   const Change equal = [](HandWritten& plan) {
     plan.options.equal_micro_batches = true;
@@ -81,6 +88,11 @@ TEST(PlanCheck, FindsEachMistakeAndAcceptsThePlanWithoutIt) {
        },
        "no samples"},
       {padded, [](auto& plan) { plan.options.pad_multiple = 6; }, "12 tokens, over the cap"},
+      {rows_alone,
+       [](auto& plan) {
+         plan.steps[0][1] = {{2, 4}};
+       },
+       "12 tokens, over the cap"},
       {equal, [](auto& plan) { plan.steps[2][0] = {}; }, "rank 1 has 1 micro-batches and rank 0 has 0"},
       {dropped, [](auto& plan) { plan.options.tail = Tail::fill; }, "1 samples or pieces are missing"},
       {dropped, [](auto& plan) { plan.steps[0][0].erase(plan.steps[0][0].begin()); }, "2 samples"},

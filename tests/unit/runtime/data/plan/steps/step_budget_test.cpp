@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <numeric>
 #include <random>
 #include <set>
@@ -211,6 +212,38 @@ TEST(StepTokens, WithAStretchMayBeExceeded) {
   EXPECT_EQ(step_stretch({}), 1.5);
   EXPECT_EQ(step_stretch({.step_tokens = 100}), 1);
   EXPECT_EQ(step_stretch({.step_tokens = 100, .step_stretch = 2}), 2);
+}
+
+TEST(StepTokens, OfARunThatResumesAtTheEndOfABlockHoldEachSampleOnce) {
+  constexpr std::size_t block_samples = EpochOrder::kShardSamples * EpochOrder::kBlockShards;
+  std::vector<std::uint32_t> lengths;
+  std::mt19937 random(2);
+  for (std::size_t i = 0; i < block_samples + 500; ++i) lengths.push_back(1 + random() % 400);
+  const LengthsInMemory source(lengths, "data");
+  const PlanOptions options{.ranks = 2, .cap = 512, .step_tokens = 1000};
+  EpochPlanner planner(source, options);
+  std::vector<PlannedBlock> blocks(1);
+  while (planner.next_block(blocks.back())) blocks.emplace_back();
+  const PlannedBlock& first = blocks.front();
+  std::size_t with_samples_ahead = 0;
+  for (std::size_t steps = first.plan.steps() - 3; steps <= first.plan.steps(); ++steps) {
+    const PlanState state = state_after(first, steps);
+    with_samples_ahead += state.position.ahead.empty() ? 0 : 1;
+    EpochPlanner resumed(source, options, nlohmann::json(state).get<PlanState>());
+    std::vector<SampleId> ids;
+    for (std::size_t step = 0; step < steps; ++step) {
+      const auto samples = first.plan.step_samples(step);
+      ids.insert(ids.end(), samples.begin(), samples.end());
+    }
+    for (PlannedBlock block; resumed.next_block(block);) {
+      const auto samples = block.plan.sample_ids();
+      ids.insert(ids.end(), samples.begin(), samples.end());
+    }
+    std::ranges::sort(ids);
+    ASSERT_EQ(ids.size(), lengths.size()) << steps;
+    for (std::size_t i = 0; i < ids.size(); ++i) ASSERT_EQ(ids[i], i) << steps;
+  }
+  EXPECT_GT(with_samples_ahead, 0U) << "the lengths do not test what they should";
 }
 
 TEST(StepBudget, IsByDefaultAShareOfTheMicroBatchesCapacity) {
