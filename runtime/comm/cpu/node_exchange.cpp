@@ -102,10 +102,11 @@ void NodeExchange::start(std::shared_ptr<NodeOperation> operation) {
   }
   const Buffer& buffer = started.buffer;
   if (started.request.kind != OperationKind::all_reduce) running->blocks = blocks_.size();
-  const ExchangePlan plan = plan_of(grid_, buffer.bytes() * running->blocks, cost_);
+  const std::size_t element = started.wide ? sizeof(float) : size_of(buffer.type);  // on the wire
+  const NodeGrid& grid = started.request.kind == OperationKind::all_reduce ? grid_ : full_grid_;
+  const ExchangePlan plan = plan_of(grid, buffer.count * element * running->blocks, cost_);
   running->form = plan.form;
-  running->segment_count =
-      std::max<std::size_t>(1, plan.segment_bytes / size_of(buffer.type) / running->blocks);
+  running->segment_count = std::max<std::size_t>(1, plan.segment_bytes / element / running->blocks);
   last_use_ = use_of(rounds_of(*running, std::min(running->segment_count, buffer.count)));
   operations_.push_back(std::move(running));
   send_requests();
@@ -303,7 +304,8 @@ bool NodeExchange::arrived(Segment& segment) {
 
 bool NodeExchange::advance(Segment& segment) {
   bool moved = false;
-  while (arrived(segment) && segment.running->matched()) {
+  // First the requests: data of another size completes no receive.
+  while (segment.running->matched() && arrived(segment)) {
     moved = true;
     const Round& round = segment.rounds[segment.round];
     if (round.reduces) {

@@ -49,6 +49,8 @@ class RequestCheck {
     std::int32_t rank = 0;
     std::array<char, kLabelBytes> label{};
   };
+  void compare();
+
   static constexpr std::size_t kDataBegin = (sizeof(Message) + 63) / 64 * 64;
 
   MPI_Comm lane_;
@@ -59,7 +61,8 @@ class RequestCheck {
   std::unique_ptr<std::byte[]> received_ = std::make_unique_for_overwrite<std::byte[]>(kDataBegin + kMaxData);
   std::array<MPI_Request, 2> requests_{MPI_REQUEST_NULL, MPI_REQUEST_NULL};
   bool is_sent_ = false;
-  bool matched_ = false;
+  bool is_equal_ = false;  // the requests
+  bool matched_ = false;   // and this node's has left
 };
 
 }  // namespace lockstep::comm::cpu

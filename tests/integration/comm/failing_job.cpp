@@ -52,6 +52,11 @@ void run_on(lockstep::World& world) {
   }
 }
 
+void sum_many(lockstep::World& world, std::size_t count) {
+  std::vector<float> values(count);
+  world.communicator().all_reduce({values.data(), count, DataType::f32}, "bucket 7")->wait();
+}
+
 void die_inside_an_operation(lockstep::World& world) {
   std::thread([] {
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
@@ -124,10 +129,7 @@ void go_wrong(lockstep::World& world, const std::string& how) {
     std::this_thread::sleep_for(std::chrono::hours(1));
   if (how == "other-operation") all.barrier("evaluation")->wait();
   if (how == "other-count") all.all_reduce({values.data(), 3, DataType::f32}, "bucket 7")->wait();
-  if (how == "other-size") {
-    std::vector<float> many(1'000'000);
-    all.all_reduce({many.data(), many.size(), DataType::f32}, "bucket 7")->wait();
-  }
+  if (how == "other-size") sum_many(world, 1'000'000);
   if (how == "other-type") all.all_reduce({values.data(), 1, DataType::f64}, "bucket 7")->wait();
   if (how == "other-label") all.all_reduce({values.data(), 1, DataType::f32}, "bucket 8")->wait();
   if (how == "other-step") {
@@ -177,6 +179,7 @@ void work(int argc, char** argv) {
   if (how == "own-mpi" && world.rank() != wrong) std::this_thread::sleep_for(std::chrono::seconds(1));
   if (how == "own-mpi") return;
   if (how == "late" && world.rank() == wrong) std::this_thread::sleep_for(std::chrono::seconds(1));
+  if (how == "other-length") sum_many(world, world.rank() == wrong ? 30'000 : 20'000);
   if (world.rank() == wrong) {
     if (how == "leaves") return;
     go_wrong(world, how);

@@ -200,6 +200,31 @@ TEST(NodeSchedule, SendsWholeVectorsOnlyWhileLatencyCosts) {
   }
 }
 
+// NodeExchange sends the first data for the next node with the request, if the round reduces.
+TEST(NodeSchedule, NeighboursAgreeWhatTravelsBetweenThemInTheFirstRound) {
+  for (int nodes = 2; nodes < 150; ++nodes) {
+    const NodeGrid grid = grid_of(nodes);
+    for (const auto form : {ScheduleForm::whole, ScheduleForm::slices}) {
+      std::vector<Round> first;
+      for (int node = 0; node < nodes; ++node) {
+        first.push_back(schedule_of(grid, node, 100'000, form, DataType::f32).front());
+      }
+      const auto elements = [](const std::vector<Round::Message>& messages, int peer) {
+        std::size_t count = 0;
+        for (const auto& message : messages) count += message.peer == peer ? message.count : 0;
+        return count;
+      };
+      for (int node = 0; node < nodes; ++node) {
+        const int next = (node + 1) % nodes;
+        const Round& gives = first[static_cast<std::size_t>(node)];
+        const Round& gets = first[static_cast<std::size_t>(next)];
+        const std::size_t sent = gives.reduces ? elements(gives.sends, next) : 0;
+        EXPECT_EQ(sent, gets.reduces ? elements(gets.receives, node) : 0) << node << " of " << nodes;
+      }
+    }
+  }
+}
+
 TEST(NodeSchedule, SendsMessagesOfTheBestLength) {
   NetworkCost cost{.latency = 20e-6, .per_byte = 1 / 1.2e9, .sum_per_byte = 1 / 8e9};
   for (const std::size_t best : {std::size_t{60'000}, std::size_t{1} << 20}) {
