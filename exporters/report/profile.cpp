@@ -14,13 +14,11 @@
 namespace lockstep::report {
 namespace {
 
-using nlohmann::json;
-
 constexpr std::size_t kModules = 10;
 
-std::vector<Profile::Fault> faults(const json& list, double steps) {
+std::vector<Profile::Fault> faults(const nlohmann::json& list, double steps) {
   std::vector<Profile::Fault> all;
-  for (const json& one : list) {
+  for (const nlohmann::json& one : list) {
     all.push_back({.name = printable(one.at("name").get<std::string>()),
                    .calls = one.at("calls").get<double>() / steps,
                    .bytes = one.at("bytes").get<double>() / steps});
@@ -28,29 +26,31 @@ std::vector<Profile::Fault> faults(const json& list, double steps) {
   return all;
 }
 
-Profile parse(json read) {
+Profile parse(nlohmann::json read) {
   Profile profile{.rank = read.at("rank"),
                   .node = printable(read.at("node").get<std::string>()),
                   .steps = read.at("steps"),
                   .json = {}};
   const double steps = std::max(1.0, profile.steps);
-  const auto mean = [&](const json& one, const char* key) { return one.at(key).get<double>() / steps; };
-  const auto name = [](const json& one) { return printable(one.at("name").get<std::string>()); };
+  const auto mean = [&](const nlohmann::json& one, const char* key) {
+    return one.at(key).get<double>() / steps;
+  };
+  const auto name = [](const nlohmann::json& one) { return printable(one.at("name").get<std::string>()); };
   profile.step_ms = mean(read, "step_ms");
-  for (const json& one : read.at("operators")) {
+  for (const nlohmann::json& one : read.at("operators")) {
     profile.operators.push_back({.name = name(one),
                                  .calls = mean(one, "calls"),
                                  .total_ms = mean(one, "total_ms"),
                                  .self_ms = mean(one, "self_ms")});
   }
-  for (const json& one : read.at("modules")) {
+  for (const nlohmann::json& one : read.at("modules")) {
     profile.modules.push_back({.name = name(one),
                                .forward_ms = mean(one, "forward_ms"),
                                .backward_ms = mean(one, "backward_ms"),
                                .forward_bytes = mean(one, "forward_bytes"),
                                .backward_bytes = mean(one, "backward_bytes")});
   }
-  const json& small = read.at("small");
+  const nlohmann::json& small = read.at("small");
   profile.small = {.name = name(small), .calls = mean(small, "calls")};
   profile.small_ms = mean(small, "ms");
   profile.host_copies = faults(read.at("host_copies"), steps);
@@ -73,10 +73,10 @@ std::string rounded_bytes(double count) {
 
 Profile read_profile(const std::filesystem::path& file) {
   try {
-    Profile profile = parse(json::parse(read_text_file(file)));
+    Profile profile = parse(nlohmann::json::parse(read_text_file(file)));
     profile.written_unix_ns = modified_unix_ns(file);
     return profile;
-  } catch (const json::exception& error) {
+  } catch (const nlohmann::json::exception& error) {
     fail("{} is not a profile of lockstep: {}", file.string(), error.what());
   }
 }
