@@ -60,7 +60,7 @@ def names(page, header, pattern):
 
 
 def check_options():
-    table = re.findall(r'\{Option::\w+, "([\w-]+)".*?"(LOCKSTEP_\w+)"\}', read("plugin/spank/options/options.cpp"), re.DOTALL)
+    table = re.findall(r'\{Option::\w+, "([\w-]+)".*?"(LOCKSTEP_\w+)"', read("plugin/spank/options/options.cpp"), re.DOTALL)
     page = "docs/users/slurm-options.md"
     on_page = {(codes(row[0])[0].split("=")[0][2:], codes(row[2])[0]) for row in rows(page, r"\| option \| meaning \| variable")}
     compare(page, "option and variable", set(table), on_page)
