@@ -22,6 +22,7 @@
 namespace lockstep::report {
 namespace {
 
+using record::Collective;
 using record::Phase;
 using record::Writer;
 using ::testing::ElementsAre;
