@@ -29,6 +29,7 @@ bool call_fused(const char* name, const Tensor& on_device, const Arguments&... a
 }  // namespace
 
 void adam(const DeviceParameters<AdamStep>& all, bool decoupled) {
+  const torch::NoGradGuard no_grad;
   const AdamStep& step = all.step;
   const bool amsgrad = !all.largest_squares.empty();
   // The kernels read the number of the step on the device.
@@ -63,6 +64,7 @@ void adam(const DeviceParameters<AdamStep>& all, bool decoupled) {
 }
 
 void sgd(const DeviceParameters<SgdStep>& all) {
+  const torch::NoGradGuard no_grad;
   const SgdStep& step = all.step;
   if (call_fused<FusedSgdKernel>("aten::_fused_sgd_", all.values[0], at::TensorList(all.values),
                                  at::TensorList(all.gradients), at::TensorList(all.averages),

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <cmath>
 #include <thread>
 
 #include "exporters/record/reader.h"
@@ -90,15 +91,18 @@ TEST_F(DeviceTimesOfRanks, ChooseTheSizeOfBuckets) {
   DistributedDataParallel ddp(net, world(), options);
   for (std::size_t i = 0; i < alone->parameters().size(); ++i)
     alone->parameters()[i].set_data(net->parameters()[i].cpu());
-  const auto before = ddp.reducer().layout().size();
-  ASSERT_GT(before, 1U);
-  for (int step = 0; step < 40 && ddp.reducer().layout().size() == before; ++step) {
+  int step = 0;
+  for (; step < 40 && ddp.options().autotune_buckets; ++step) {
     ddp(rows(2, 1).to(device())).sum().backward();
     net->parameters().front().grad().sum().item<double>();
     net->zero_grad();
   }
-  // A transfer of so few bytes costs its latency, so one bucket is best.
-  EXPECT_EQ(ddp.reducer().layout().size(), 1U);
+  EXPECT_FALSE(ddp.options().autotune_buckets) << "chosen, once";
+  EXPECT_GT(step, 5) << "from several backwards, each read some steps later";
+  std::vector<std::int64_t> sizes = {static_cast<std::int64_t>(ddp.options().first_bucket_bytes),
+                                     std::llround(ddp.options().bucket_cap_mb * (1 << 20))};
+  EXPECT_TRUE(same_bits_everywhere(torch::tensor(sizes)));
+  // The next backward uses the new buckets.
   ddp(rows(2, 1).to(device())).sum().backward();
   alone(rows(2, 1)).sum().backward();
   for (std::size_t i = 0; i < alone->parameters().size(); ++i) {

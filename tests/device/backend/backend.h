@@ -31,8 +31,10 @@ c10::Allocator* device_allocator();
 /// This stream uses the memory too.
 void record_use(const c10::DataPtr& memory, c10::Stream stream);
 
-/// The kernel of every operator that the device does not have itself: the CPU's, in the order of the current stream.
-void compute_on_host(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
+/// The kernel of every operator that the device does not have itself: the CPU's, in the order of the current stream. The
+/// attribute is needed because the types of LibTorch that have none are hidden in the precompiled header.
+[[gnu::visibility("default")]] void compute_on_host(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                                                    torch::jit::Stack* stack);
 
 /// The generator of the CPU's kernels that stands for this generator of a simulated device.
 at::Generator& cpu_generator_of(const at::Generator& generator);

@@ -50,20 +50,22 @@ TEST_F(ImageLoader, MasksHaveTheNumbersOfTheirPngsBesideTheLabels) {
   }
   ImageOptions options;
   options.target = TargetOptions{.part = "mask.png", .type = PixelType::int16};
-  Loader loader(pack(), {.ranks = 1, .cap = 3}, 0, nullptr, images(options));
   std::int64_t seen = 0;
-  for (const Batch& batch : loader) {
-    ASSERT_EQ(batch.targets.scalar_type(), torch::kInt16);
-    for (std::int64_t i = 0; i < batch.sample_ids.size(0); ++i, ++seen) {
-      const std::int64_t number = batch.sample_ids[i].item<std::int64_t>();
-      EXPECT_EQ(batch.labels[i].item<std::int64_t>(), number);
-      EXPECT_EQ(batch.images[i][0][0][0].item<std::int64_t>(), number);
-      const torch::Tensor target = batch.targets[i].contiguous();
-      ASSERT_EQ(target.sizes(), (std::vector<std::int64_t>{1, 12, 10}));
-      for (std::size_t pixel = 0; pixel < kSize.pixels(); ++pixel) {
-        ASSERT_EQ(static_cast<std::size_t>(target.data_ptr<std::int16_t>()[pixel]),
-                  value(static_cast<std::size_t>(number), pixel))
-            << "sample " << number << ", pixel " << pixel;
+  {  // the loader ends before its pack is replaced
+    Loader loader(pack(), {.ranks = 1, .cap = 3}, 0, nullptr, images(options));
+    for (const Batch& batch : loader) {
+      ASSERT_EQ(batch.targets.scalar_type(), torch::kInt16);
+      for (std::int64_t i = 0; i < batch.sample_ids.size(0); ++i, ++seen) {
+        const std::int64_t number = batch.sample_ids[i].item<std::int64_t>();
+        EXPECT_EQ(batch.labels[i].item<std::int64_t>(), number);
+        EXPECT_EQ(batch.images[i][0][0][0].item<std::int64_t>(), number);
+        const torch::Tensor target = batch.targets[i].contiguous();
+        ASSERT_EQ(target.sizes(), (std::vector<std::int64_t>{1, 12, 10}));
+        for (std::size_t pixel = 0; pixel < kSize.pixels(); ++pixel) {
+          ASSERT_EQ(static_cast<std::size_t>(target.data_ptr<std::int16_t>()[pixel]),
+                    value(static_cast<std::size_t>(number), pixel))
+              << "sample " << number << ", pixel " << pixel;
+        }
       }
     }
   }

@@ -295,12 +295,12 @@ TEST_F(ReportTest, BandwidthsAreThoseThatNcclsTestsDefine) {
   step(writer, 90);
   writer.set_resources({.sampled_ns = 1});
   EXPECT_THAT(to_text(load({folder_.path()})), Not(HasSubstr("bandwidth")));
-  writer.add_collective(Collective::all_reduce, 3'000'000'000, 2'000'000'000);
+  writer.add_collective(record::Collective::all_reduce, 3'000'000'000, 2'000'000'000);
   writer.set_resources({.sampled_ns = 2});
   const auto run = load({folder_.path()});
   EXPECT_THAT(to_text(run), HasSubstr("\nbandwidth of gradients in GB/s, as NCCL's tests define it:\n"
                                       "rank  node    ar_alg    ar_bus    rs_alg    rs_bus\n"
-                                      "   0  n0         1.5      2.25         -         -\n"));
+                                      "   0  n1         1.5      2.25         -         -\n"));
   EXPECT_THAT(to_html(run), HasSubstr("<h2>Bandwidth of gradients"));
   const nlohmann::json json = to_json(run)["ranks"][0]["collectives"];
   EXPECT_EQ(json.size(), 1U);
