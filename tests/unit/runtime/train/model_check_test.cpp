@@ -198,7 +198,7 @@ TEST(ModelCheck, LooksIntoScriptsAlsoAfterTheirFirstRuns) {
       y = torch.addmm(self.bias, x, self.weight.t())
       y = torch.batch_norm(y, None, None, self.mean, self.var, True, 0.1, 1e-5, False)
       y = torch.tanh(y) * 2.0 + 1.0
-      return torch.mean(y.to(torch.bfloat16))
+      return torch.mean(y, dtype=15)
   )");
   ScriptModule model(script);
   const auto x = torch::randn({32, 64}, torch::requires_grad());
