@@ -14,6 +14,9 @@ namespace fs = std::filesystem;
 using record::Phase;
 using record::Snapshot;
 
+constexpr std::int64_t kFileTimesLag =
+    1'000'000'000;  // behind the clock; the kernel's tick, a server of files
+
 bool is_record(const fs::path& path) {
   return path.extension() == ".record";
 }
@@ -118,7 +121,8 @@ Run load(const std::vector<fs::path>& paths, std::size_t last_steps) {
         paths.front().string());
   }
   keep_latest_run(run);
-  if (run.profile && run.profile->written_unix_ns < run.ranks.front().start_unix_ns) run.profile.reset();
+  if (run.profile && run.profile->written_unix_ns < run.ranks.front().start_unix_ns - kFileTimesLag)
+    run.profile.reset();
   std::sort(run.staging.begin(), run.staging.end(),
             [](const auto& a, const auto& b) { return a.node < b.node; });
   return run;
