@@ -134,7 +134,7 @@ TEST_F(Operators, SumsInHalfPrecisionAreFaultsOfTheModel) {
                 const torch::Tensor y = model_(x_.repeat({8, 1}));
                 (void)y.to(torch::kBFloat16).sum(torch::kFloat);
                 (void)y.to(torch::kBFloat16).sum(1);  // of two values
-                (void)y.sum().item<float>();  // waits for no device
+                (void)y.sum().item<float>();          // waits for no device
               }),
               IsEmpty());
 }

@@ -185,7 +185,7 @@ TEST(ModelCheck, NamesSumsInHalfPrecision) {
   EXPECT_THAT(with([](const auto& y) { return y.sum(torch::kFloat); }), IsEmpty());
 }
 
-// TorchScript's optimiser changes the graph, in which biases would be found, but the operations can be seen.
+// TorchScript's optimiser changes the graph, but the operations can be seen.
 TEST(ModelCheck, SeesTheOperationsOfScriptsAlsoOfOptimisedOnes) {
   torch::jit::Module script("__torch__.Net");
   script.register_parameter("weight", torch::randn({90, 64}, torch::requires_grad()), false);
