@@ -14,8 +14,8 @@ namespace fs = std::filesystem;
 using record::Phase;
 using record::Snapshot;
 
-constexpr std::int64_t kFileTimesLag =
-    1'000'000'000;  // behind the clock; the kernel's tick, a server of files
+// In nanoseconds. Times of files may be earlier than the clock, by a tick of the kernel or on a file server.
+constexpr std::int64_t kFileTimesLag = 1'000'000'000;
 
 bool is_record(const fs::path& path) {
   return path.extension() == ".record";
