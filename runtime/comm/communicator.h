@@ -115,8 +115,8 @@ struct ReduceOptions {
   /// The same for NCCL with the sum: one element of the buffer's type in the device's memory, read when the operation
   /// runs there.
   const void* device_scale = nullptr;
-  /// Called when the operation has succeeded, before it is done and before the next one begins, on the
-  /// communicator's thread. It must be short and must not call operations.
+  /// Called when the operation has succeeded, before it is done and before the next one begins, on a
+  /// thread of the communicator or one that waits for an operation. It must be short and must not call operations.
   std::function<void()> then = nullptr;
   /// The owner of the operation's memory, kept alive until the operation has ended. Set it if the caller may
   /// be destroyed earlier.

@@ -92,8 +92,7 @@ void print_settings(const comm::Communicator& communicator, const AppliedSetting
     line += fmt::format("lockstep: warning: {}\n", *warning);
   if (blas.slow) {
     line +=
-        "lockstep: the reference BLAS makes training about 20 times slower: install OpenBLAS (Debian: "
-        "libopenblas0-pthread)\n";
+        "lockstep: the reference BLAS makes training about 20 times slower: install OpenBLAS (Debian: libopenblas0-pthread)\n";
   }
   std::fputs(line.c_str(), stderr);
 }
@@ -275,8 +274,7 @@ void World::Impl::start_profile(std::string_view schedule) {
     fail_usage("this rank writes no record, so a profile needs LOCKSTEP_REPORT_DIR: set it to a folder");
   if (!shared && place.nodes > 1 && place.rank == 0) {
     std::fputs(
-        "lockstep: each node keeps the profile of its own ranks: for one of all ranks, set "
-        "LOCKSTEP_REPORT_DIR to a folder that all nodes share\n",
+        "lockstep: each node keeps the profile of its own ranks: for one of all ranks, set LOCKSTEP_REPORT_DIR to a folder that all nodes share\n",
         stderr);
   }
   const std::int64_t clock_offset = place.nodes > 1 ? comm::measure_clock_offset(*communicator).best() : 0;
@@ -342,9 +340,7 @@ comm::Communicator& World::communicator_of_device([[maybe_unused]] int device) {
   return *made;
 #else
   fail_usage(
-      "this build of lockstep does not have NCCL, so the model must be on the CPU: to use GPUs, build "
-      "against a "
-      "PyTorch wheel with CUDA (docs/users/gpus.md)");
+      "this build of lockstep does not have NCCL, so the model must be on the CPU: to use GPUs, build against a PyTorch wheel with CUDA (docs/users/gpus.md)");
 #endif
 }
 

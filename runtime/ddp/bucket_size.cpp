@@ -84,7 +84,7 @@ void BucketTuner::add(BackwardProfile backward, std::span<const Transfer> transf
   transfers_.insert(transfers_.end(), transfers.begin(), transfers.end());
 }
 
-std::optional<BucketSizes> BucketTuner::agree(const BucketSizes& current) {
+std::optional<BucketSizes> BucketTuner::choose_together(const BucketSizes& current) {
   const bool enough = steps_.size() >= kSteps && transfers_.size() > 1;
   std::array<std::int64_t, 2> sizes{};
   if (communicator_.rank() == 0 && enough) {

@@ -63,8 +63,8 @@ class BucketTuner {
   /// `ready_ns`.
   void add(BackwardProfile backward, std::span<const Transfer> transfers);
 
-  /// Called after each step, on all ranks. Returns rank 0's choice as soon as there are enough steps.
-  std::optional<BucketSizes> agree(const BucketSizes& current);
+  /// Called after each step, on all ranks. Returns rank 0's choice as soon as that has enough steps.
+  std::optional<BucketSizes> choose_together(const BucketSizes& current);
 
  private:
   BucketSizes choose(const BucketSizes& current);

@@ -170,7 +170,7 @@ void DistributedDataParallelBase::broadcast_buffers() {
 void DistributedDataParallelBase::before_forward() {
   if (torch::GradMode::is_enabled()) {
     world_.timer().begin_training_forward(reducer_.get());
-    reducer_->leave_backward();
+    reducer_->reset_after_throw();
     adopt_changes();
     known_->note_versions();
   }

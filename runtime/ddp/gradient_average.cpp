@@ -56,7 +56,7 @@ GradientAverage::Step GradientAverage::close_step() {
           }};
 }
 
-double GradientAverage::agree(const JobAverage& all) {
+double GradientAverage::adopt(const JobAverage& all) {
   if (all.over_ranks >= 0 && all.by_count >= 0) {
     fail_usage(
         "rank {} called loss.backward(), which averages over ranks, but rank {} called ddp.backward(loss_sum, count), which averages by count; use the same call on all ranks",

@@ -7,7 +7,7 @@
 // the first factor, half types would overflow. In the first step each rank expects its own power of two. Its gradients
 // are reduced after backward, multiplied by the ratio of its power of two and the one of the sum, which is exact too.
 //
-// Threads: the training thread; on the CPU the communicator's thread computes the factor.
+// Threads: the training thread; on the CPU the factor is computed by the thread that completes the step's message.
 #pragma once
 
 #include <cstdint>
@@ -60,13 +60,13 @@ class GradientAverage {
   };
   Step close_step();
 
-  /// Whether all ranks are known to average alike, with the same loss_factor(). If not, call agree() before gradients
+  /// Whether all ranks are known to average alike, with the same loss_factor(). If not, call adopt() before gradients
   /// are reduced, and multiply them by its result.
   bool agreed() const { return agreed_; }
 
   /// Adopts the message of all ranks. Returns the factor by which this rank's gradients have the new loss_factor(). Throws
   /// UsageError naming two ranks that average differently.
-  double agree(const JobAverage& all);
+  double adopt(const JobAverage& all);
 
   /// The factor by which reduced gradients are multiplied. Read it in operations that run after `decide`, and let them
   /// keep the pointer. It is 0 for a step without counts, whose gradients are 0.

@@ -87,8 +87,8 @@ std::uint64_t measure_latency(comm::Communicator& communicator) {
 }
 
 // Called once: finds out whether the communicator tells every rank which rank was last.
-void Lateness::agree(std::span<const ReductionTimes> reductions) {
-  agreed_ = true;
+void Lateness::compare_clocks(std::span<const ReductionTimes> reductions) {
+  clocks_compared_ = true;
   std::int32_t unknown = std::any_of(reductions.begin(), reductions.end(),
                                      [](const auto& reduction) { return reduction.late_rank < 0; })
                              ? 1
@@ -119,7 +119,7 @@ std::optional<Lateness::StepTimes> Lateness::end_step(std::vector<ReductionTimes
                                                       std::uint64_t backward_ended_ns,
                                                       std::span<const DurationRange> compared) {
   if (communicator_.size() == 1) return std::nullopt;
-  if (!agreed_) agree(reductions);
+  if (!clocks_compared_) compare_clocks(reductions);
   StepTimes now{.reductions = std::move(reductions), .backward_ended_ns = backward_ended_ns, .share = {}};
   std::optional<StepTimes> known;
   if (!exchanging_) {

@@ -84,10 +84,10 @@ class Lateness {
   void measure() { latency_ns_ = measure_latency(communicator_); }
 
  private:
-  void agree(std::span<const ReductionTimes> reductions);
+  void compare_clocks(std::span<const ReductionTimes> reductions);
 
   comm::Communicator& communicator_;
-  bool agreed_ = false;
+  bool clocks_compared_ = false;
   bool exchanging_ = false;  // some rank does not know which rank was last
   std::uint64_t latency_ns_ = 0;
   std::optional<StepTimes> previous_;

@@ -41,10 +41,10 @@ std::int64_t offset_of(const torch::Tensor& tensor, std::int64_t index) {
 // A number that changes when the tensor (in host memory) changes. It is made of a few elements, which are the
 // same on all ranks. LibTorch's own count of changes would miss changes through data(), such as those of
 // LibTorch's SGD, and count changes that one rank undoes, such as averaged weights during an evaluation.
-std::uint64_t fingerprint_of(const torch::Tensor& tensor) {
+std::uint64_t sample_of(const torch::Tensor& tensor) {
   constexpr std::int64_t kSteps = 4;  // between the elements read
-  std::uint64_t fingerprint = 0;
-  if (tensor.numel() == 0) return fingerprint;
+  std::uint64_t sample = 0;
+  if (tensor.numel() == 0) return sample;
   const auto* const first = static_cast<const char*>(tensor.data_ptr());
   const auto size = static_cast<std::int64_t>(tensor.itemsize());
   const std::int64_t last = tensor.numel() - 1;
@@ -52,26 +52,26 @@ std::uint64_t fingerprint_of(const torch::Tensor& tensor) {
     std::uint64_t bits = 0;
     std::memcpy(&bits, first + offset_of(tensor, last * i / kSteps) * size,
                 std::min(sizeof bits, tensor.itemsize()));
-    fingerprint = mix(fingerprint, bits);
+    sample = mix(sample, bits);
   }
-  return fingerprint;
+  return sample;
 }
 
 }  // namespace
 
-Reducer::Reducer(comm::Communicator& communicator, comm::Communicator& gradients, profile::StepTimer& timer,
-                 const std::vector<NamedTensor>& parameters, const DistributedDataParallelOptions& options,
-                 const bool& sync)
-    : communicator_(communicator),
-      gradients_(gradients),
+Reducer::Reducer(comm::Communicator& host_communicator, comm::Communicator& device_communicator,
+                 profile::StepTimer& timer, const std::vector<NamedTensor>& parameters,
+                 const DistributedDataParallelOptions& options, const bool& sync)
+    : host_communicator_(host_communicator),
+      device_communicator_(device_communicator),
       timer_(timer),
       options_(options),
       sync_(sync),
-      average_(communicator.size()),
-      device_factor_(gradients),
-      message_(communicator),
-      replica_check_(communicator, gradients, options),
-      observer_(communicator, timer),
+      average_(host_communicator.size()),
+      device_factor_(device_communicator),
+      message_(host_communicator),
+      replica_check_(host_communicator, device_communicator, options),
+      observer_(host_communicator, timer),
       self_(this, [](Reducer* /*not owned*/) {}) {
   if (!(options.bucket_cap_mb > 0)) {
     fail_usage("bucket_cap_mb is {}; it must be more than 0", options.bucket_cap_mb);
@@ -98,7 +98,7 @@ void Reducer::register_comm_hook(std::shared_ptr<CommHook> hook) {
   comm_hook_ = std::move(hook);
 }
 
-void Reducer::leave_backward() {
+void Reducer::reset_after_throw() {
   if (syncing()) {
     fail(
         "the previous synchronised backward threw, so this rank's gradients are lost and other ranks may wait for it; end the job, or construct a new DistributedDataParallel on all ranks");
@@ -133,7 +133,7 @@ void Reducer::arm_from(const std::vector<torch::Tensor>& outputs) {
 }
 
 void Reducer::begin(Averaging mode, std::int64_t count) {
-  leave_backward();
+  reset_after_throw();
   average_.begin(mode, count);
   begin_backward();
 }
@@ -148,7 +148,7 @@ void Reducer::arm() {
   });
 }
 
-void Reducer::begin_outside(const std::string& parameter) {
+void Reducer::begin_plain_backward(const std::string& parameter) {
   if (CountedBackward::is_running()) {
     fail_usage(
         "ddp.backward(loss_sum, count) of one DistributedDataParallel reached parameter '{}' of another one, whose count is not known; wrap one module that contains both, or call loss.backward()",
@@ -171,14 +171,14 @@ void Reducer::begin_backward() {
 void Reducer::count_steps(bool on) {
   if (!on) count_step();  // some ranks may have counted this step in a micro-batch
   counts_steps_ = on;
-  fingerprint_.reset();
-  communicator_.set_step(on ? static_cast<std::uint64_t>(step_) : 0);
+  last_sample_.reset();
+  host_communicator_.set_step(on ? static_cast<std::uint64_t>(step_) : 0);
 }
 
 std::uint64_t Reducer::sample_parameters() const {
-  std::uint64_t fingerprint = 0;
-  for (const auto& parameter : parameters_) fingerprint = mix(fingerprint, fingerprint_of(parameter.tensor));
-  return fingerprint;
+  std::uint64_t sample = 0;
+  for (const auto& parameter : parameters_) sample = mix(sample, sample_of(parameter.tensor));
+  return sample;
 }
 
 // If an optimizer did a step since the last backward, it changed the parameters, and on every rank alike.
@@ -186,16 +186,16 @@ std::uint64_t Reducer::sample_parameters() const {
 // device the host cannot look at the parameters without waiting: begin_sync() counts the synchronised backwards.
 void Reducer::count_step() {
   if (!counts_steps_ || on_device()) return;
-  const std::uint64_t fingerprint = sample_parameters();
-  if (fingerprint_ != fingerprint) ++step_;
-  fingerprint_ = fingerprint;
+  const std::uint64_t sample = sample_parameters();
+  if (last_sample_ != sample) ++step_;
+  last_sample_ = sample;
 }
 
 void Reducer::send_message() {
   auto step = average_.close_step();
-  StepReport report{.average = step.mine, .fingerprint = 0, .durations = observer_.to_compare()};
+  StepReport report{.average = step.mine, .replica_hash = 0, .durations = observer_.to_compare()};
   // Inside join, ranks that have ended keep their old parameters.
-  if (counts_steps_) report.fingerprint = replica_check_.begin();
+  if (counts_steps_) report.replica_hash = replica_check_.begin();
   message_.send(report, std::move(step.decide),
                 on_device() ? StepMessage::Decide::received : StepMessage::Decide::at_once);
   device_factor_.forget();
@@ -215,7 +215,7 @@ void Reducer::receive_messages() {
     summary_ = message_.receive();
     observer_.received(summary_.durations);
     const bool decided = average_.agreed();
-    own_factor_ = average_.agree(summary_.average);
+    own_factor_ = average_.adopt(summary_.average);
     if (decided || !comm_hook_) continue;
     if (average_.mode() == Averaging::by_count) comm_hook_->averages_by_count();
     scale_hook();
@@ -231,7 +231,7 @@ void Reducer::scale_hook() {
 void Reducer::begin_sync() {
   if (counts_steps_) {
     if (on_device()) ++step_;
-    communicator_.set_step(static_cast<std::uint64_t>(step_));
+    host_communicator_.set_step(static_cast<std::uint64_t>(step_));
   }
   state_ = learning_ || !average_.agreed() ? State::collecting : State::launching;
   next_bucket_ = 0;
@@ -268,7 +268,7 @@ void Reducer::on_gradient(std::size_t index) {
         "backward was called with create_graph, which would replace the gradients in the buckets; compute gradients of gradients with torch::autograd::grad");
   }
   Parameter& parameter = parameters_[index];
-  if (state_ == State::idle || state_ == State::armed) begin_outside(parameter.name);
+  if (state_ == State::idle || state_ == State::armed) begin_plain_backward(parameter.name);
   parameter.used = true;
   if (syncing()) {
     ++parameter.arrived;
@@ -283,7 +283,7 @@ void Reducer::on_gradient(std::size_t index) {
       launch_ready_buckets();
     }
   }
-  communicator_.progress();
+  host_communicator_.progress();
 }
 
 // The parameter got more gradients than expected, which is harmless until its bucket is being reduced.
@@ -372,7 +372,7 @@ void Reducer::launch(std::size_t index) {
   }
   if (first.sparse) {
     bucket.future = sum_sparse(
-        {communicator_, gradients_}, first.tensor, mine,
+        {host_communicator_, device_communicator_}, first.tensor, mine,
         fmt::format("the sparse gradient of '{}'", first.name),
         [this, factor](const torch::Tensor& rows) {
           if (!device_factor_.known()) return rows * *factor;
@@ -380,11 +380,11 @@ void Reducer::launch(std::size_t index) {
         },
         [&bucket](torch::Tensor sum) { bucket.sparse_sum = std::move(sum); });
   } else if (comm_hook_) {
-    bucket.future = comm_hook_->start(*bucket.view, gradients_);
+    bucket.future = comm_hook_->start(*bucket.view, device_communicator_);
   } else {
     // If backward throws, this object may be destroyed before the operation, which waits for other ranks,
     // ends.
-    bucket.work = gradients_.all_reduce(
+    bucket.work = device_communicator_.all_reduce(
         bucket.flat->buffer(), bucket.flat->label(),
         {.scale = scale,
          .device_scale = device_scale,
@@ -414,7 +414,7 @@ void Reducer::contribute_zeros() {
 }
 
 void Reducer::discard() {
-  leave_backward();
+  reset_after_throw();
   average_.discard();
   const torch::NoGradGuard no_grad;
   for (auto& parameter : parameters_) {

@@ -52,12 +52,12 @@ class CountedBackward {
 
 class Reducer {
  public:
-  /// `communicator` takes host memory; `gradients` takes memory of the parameters' device. On the CPU they
-  /// are the same communicator. `parameters` that require no gradient are ignored. `sync` is the user's
+  /// One communicator takes host memory, the other one memory of the parameters' device; on the CPU they are the same
+  /// one. `parameters` that require no gradient are ignored. `sync` is the user's
   /// switch (no_sync); it is read at each backward.
-  Reducer(comm::Communicator& communicator, comm::Communicator& gradients, profile::StepTimer& timer,
-          const std::vector<NamedTensor>& parameters, const DistributedDataParallelOptions& options,
-          const bool& sync);
+  Reducer(comm::Communicator& host_communicator, comm::Communicator& device_communicator,
+          profile::StepTimer& timer, const std::vector<NamedTensor>& parameters,
+          const DistributedDataParallelOptions& options, const bool& sync);
   /// Removes the hooks; gradients stay as they are. After a backward that threw, operations may still be
   /// running: the memory that they use lives until they end.
   ~Reducer();
@@ -70,10 +70,10 @@ class Reducer {
   /// Call it before a forward that records gradients: clears the state after a backward that threw. Gradients
   /// accumulated on this rank alone can be dropped, but reductions that other ranks take part in cannot be cancelled:
   /// throws Error if a synchronised backward did not end.
-  void leave_backward();
+  void reset_after_throw();
 
   /// Sums the gradients of these parameters from now on; those that require none are ignored. All ranks call
-  /// it in the same way, between leave_backward() and arm_from(). Keeps the options, the hook and the gradients
+  /// it in the same way, between reset_after_throw() and arm_from(). Keeps the options, the hook and the gradients
   /// that were accumulated in this step. The next synchronised backward is treated like the first one. Throws
   /// UsageError naming a parameter whose gradient cannot be summed.
   void attach(const std::vector<NamedTensor>& parameters);
@@ -148,7 +148,7 @@ class Reducer {
   };
   /// The state of one backward: idle → armed → accumulating | collecting | launching → idle. ddp.backward() and gradients
   /// of unknown outputs leave `armed` out. Collecting becomes launching when backward has ended. If backward throws,
-  /// leave_backward() ends `armed` and `accumulating`; the synchronised ones stay.
+  /// reset_after_throw() ends `armed` and `accumulating`; the synchronised ones stay.
   enum class State : std::uint8_t {
     idle,
     armed,         // reached an output of forward, so that a callback at its end is queued
@@ -171,7 +171,7 @@ class Reducer {
   void on_gradient(std::size_t index);
   void arrived_again(std::size_t index);
   void arm();
-  void begin_outside(const std::string& parameter);
+  void begin_plain_backward(const std::string& parameter);
   void begin_backward();
   void begin_sync();
   std::uint64_t sample_parameters() const;
@@ -206,14 +206,14 @@ class Reducer {
   void tune_once();
   std::vector<ParameterSize> sizes() const;
 
-  bool on_device() const { return gradients_.device() >= 0; }
+  bool on_device() const { return device_communicator_.device() >= 0; }
   std::optional<record::Collective> collective() const;
   // Whether this step's message is received in the next step, so that the host does not wait for the other ranks.
   bool receives_later() const;
   bool syncing() const { return state_ == State::collecting || state_ == State::launching; }
 
-  comm::Communicator& communicator_;
-  comm::Communicator& gradients_;
+  comm::Communicator& host_communicator_;
+  comm::Communicator& device_communicator_;
   profile::StepTimer& timer_;
   DistributedDataParallelOptions options_;
   const bool& sync_;
@@ -230,18 +230,18 @@ class Reducer {
   double hooks_scale_ = 1;  // the loss factor that the hook saw last
   State state_ = State::idle;
   Layout layout_ = Layout::assigned;
-  bool learning_ = true;        // no backward was synchronised yet
+  bool learning_ = true;        // until the end of the first synchronised backward
   bool graph_walked_ = false;   // `reached` shows which parameters forward used
   bool usage_settled_ = false;  // static_graph: used_anywhere no longer changes
   bool counts_steps_ = true;
   std::int64_t step_ = 0;                     // of the optimizer; the first one is 1
-  std::optional<std::uint64_t> fingerprint_;  // of all parameters, in the last backward
+  std::optional<std::uint64_t> last_sample_;  // of all parameters, in the last backward
   int unseen_forwards_ = 0;                   // forwards under no_sync whose backward did not come yet
   std::size_t next_bucket_ = 0;
   std::vector<std::size_t> arrivals_;  // parameters in the order of their gradients in this backward
   StepMessage message_;
-  StepSummary summary_;            // of the message that was received in this backward
-  int outdated_fingerprints_ = 0;  // messages on their way from before all ranks got rank 0's parameters
+  StepSummary summary_;      // of the message that was received in this backward
+  int outdated_hashes_ = 0;  // messages on their way from before all ranks got rank 0's parameters
   comm::WorkHandle used_exchange_;
   std::shared_ptr<std::vector<std::uint8_t>> used_;  // of all parameters; kept by used_exchange_
   ReplicaCheck replica_check_;

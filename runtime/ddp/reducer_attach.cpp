@@ -67,8 +67,8 @@ void Reducer::attach(const std::vector<NamedTensor>& all) {
   layout_ = Layout::assigned;
   observer_.forget_sizes();
   // Only ranks that accumulated gradients in the current step have counted it.
-  communicator_.broadcast({&step_, 1, comm::DataType::i64}, 0, "the number of steps")->wait();
-  fingerprint_.reset();
+  host_communicator_.broadcast({&step_, 1, comm::DataType::i64}, 0, "the number of steps")->wait();
+  last_sample_.reset();
   // Gradients arrive roughly from the last layer to the first. After the first step rebuild_once() uses the
   // real order.
   order_.resize(parameters_.size());

@@ -36,14 +36,14 @@ void Reducer::finish_sync(bool skipping) {
   wait_for_futures();
   give_back_gradients();
   // Parameters that changed here are not a step of an optimizer.
-  if (outdated_fingerprints_ > 0) {
-    --outdated_fingerprints_;
-  } else if (summary_.fingerprints_differ) {
-    replica_check_.finish(summary_.fingerprint, step_);
+  if (outdated_hashes_ > 0) {
+    --outdated_hashes_;
+  } else if (summary_.replica_hashes_differ) {
+    replica_check_.finish(summary_.replica_hash, step_);
     if (on_device()) {
-      outdated_fingerprints_ = 2;  // one is on its way, the other is read and sent in the next step
+      outdated_hashes_ = 2;  // one is on its way, the other is read and sent in the next step
     } else {
-      fingerprint_ = sample_parameters();
+      last_sample_ = sample_parameters();
     }
   }
   for (auto& parameter : parameters_) parameter.used = parameter.reached = false;
@@ -113,8 +113,9 @@ void Reducer::exchange_used_flags() {
     used_->push_back(parameter.used || always ? 1 : 0);
   }
   used_->push_back(learning_ ? 1 : 0);  // this rank has only skipped so far
-  used_exchange_ = communicator_.all_reduce({used_->data(), used_->size(), comm::DataType::u8},
-                                            "used parameters", {.op = comm::ReduceOp::max, .keep = used_});
+  used_exchange_ =
+      host_communicator_.all_reduce({used_->data(), used_->size(), comm::DataType::u8}, "used parameters",
+                                    {.op = comm::ReduceOp::max, .keep = used_});
 }
 
 void Reducer::wait_for_buckets() {
@@ -147,13 +148,13 @@ void Reducer::wait_for_futures() {
     for (auto& bucket : buckets_) {
       if (!bucket.flat) continue;
       torch::Tensor& gradients = bucket.view->buffer();
-      gradients.mul_(device_factor_.for_this_stream(gradients.scalar_type()) * communicator_.size());
+      gradients.mul_(device_factor_.for_this_stream(gradients.scalar_type()) * host_communicator_.size());
     }
     return;
   }
   const bool over_ranks = on_device() && average_.mode() == Averaging::over_ranks;
   const double factor = over_ranks ? *average_.rank_factor() : *average_.factor();
-  const double scale = factor * communicator_.size();  // hooks give the mean over ranks
+  const double scale = factor * host_communicator_.size();  // hooks give the mean over ranks
   for (auto& bucket : buckets_) {
     if (!bucket.flat || scale == 1.0) continue;
     if (scale == 0) comm_hook_->result_dropped(*bucket.view);

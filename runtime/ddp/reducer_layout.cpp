@@ -56,7 +56,7 @@ void Reducer::allocate() {
       tensors.push_back(parameters_[i].tensor);
       names.push_back(parameters_[i].name);
     }
-    bucket.flat.emplace(gradients_, fmt::format("bucket {}", index), tensors);
+    bucket.flat.emplace(device_communicator_, fmt::format("bucket {}", index), tensors);
     bucket.view.emplace(number, number + 1 == dense, bucket.flat->buffer(), bucket.flat->tensor(),
                         bucket.flat->views(), tensors, std::move(names));
     ++number;
@@ -105,7 +105,8 @@ void Reducer::adopt_gradient_order() {
     if (parameters_[i].expected == 0) order.push_back(static_cast<std::int64_t>(i));
   }
   if (order.size() != parameters_.size()) order.assign(parameters_.size(), -1);
-  communicator_.broadcast({order.data(), order.size(), comm::DataType::i64}, 0, "the order of gradients")
+  host_communicator_
+      .broadcast({order.data(), order.size(), comm::DataType::i64}, 0, "the order of gradients")
       ->wait();
   if (order[0] < 0) return;
   layout_ = Layout::ordered;

@@ -63,23 +63,23 @@ double largest_difference(const torch::Tensor& left, const torch::Tensor& right)
 
 }  // namespace
 
-ReplicaCheck::ReplicaCheck(comm::Communicator& communicator, comm::Communicator& parameters,
+ReplicaCheck::ReplicaCheck(comm::Communicator& host_communicator, comm::Communicator& device_communicator,
                            const DistributedDataParallelOptions& options)
-    : communicator_(communicator),
-      device_communicator_(parameters),
+    : host_communicator_(host_communicator),
+      device_communicator_(device_communicator),
       every_(options.check_replicas_every),
       rebroadcasts_(options.on_replica_drift == ReplicaDrift::rebroadcast) {
   if (every_ < 0) fail_usage("check_replicas_every is {}; it must be 0 (never) or more", every_);
 }
 
 std::uint64_t ReplicaCheck::begin() {
-  if (every_ == 0 || communicator_.size() == 1) return 0;
+  if (every_ == 0 || host_communicator_.size() == 1) return 0;
   const bool due = ++steps_ % every_ == 0;
   const torch::NoGradGuard no_grad;
   if (parameters_.front().tensor.is_cpu()) return due ? hash_on_cpu(parameters_) : 0;
-  const std::uint64_t fingerprint = read_sample();
+  const std::uint64_t hash = read_sample();
   if (due) sample_on_device();
-  return fingerprint;
+  return hash;
 }
 
 void ReplicaCheck::sample_on_device() {
@@ -101,10 +101,9 @@ std::uint64_t ReplicaCheck::read_sample() {
   return XXH3_64bits(sample_.data_ptr(), sample_.nbytes());
 }
 
-void ReplicaCheck::finish(std::uint64_t fingerprint, std::int64_t step) {
-  std::vector<std::uint64_t> all(static_cast<std::size_t>(communicator_.size()));
-  communicator_
-      .all_gather({&fingerprint, 1, comm::DataType::i64}, all.data(), "the fingerprints of the parameters")
+void ReplicaCheck::finish(std::uint64_t hash, std::int64_t step) {
+  std::vector<std::uint64_t> all(static_cast<std::size_t>(host_communicator_.size()));
+  host_communicator_.all_gather({&hash, 1, comm::DataType::i64}, all.data(), "the hashes of the parameters")
       ->wait();
   const auto differs = [&](std::uint64_t other) { return other != all.front(); };
   const auto other = std::find_if(all.begin(), all.end(), differs);
@@ -131,7 +130,7 @@ void ReplicaCheck::finish(std::uint64_t fingerprint, std::int64_t step) {
         "{}; such ranks have other processors or numbers of threads, or the program changes parameters on some ranks only, for example by an optimizer step without a synchronised backward; to go on with rank 0's parameters, set on_replica_drift to rebroadcast",
         text);
   }
-  if (communicator_.rank() == 0) {
+  if (host_communicator_.rank() == 0) {
     fmt::print(
         stderr,
         "lockstep: {}; all ranks got rank 0's parameters (time {}; times 1, 2, 4, 8 and so on have a line): such ranks have other processors or numbers of threads, or the program changes parameters on some ranks only; to end the job instead, set on_replica_drift to end\n",
@@ -142,11 +141,11 @@ void ReplicaCheck::finish(std::uint64_t fingerprint, std::int64_t step) {
 // The same text on all ranks.
 std::string ReplicaCheck::describe(int rank, std::size_t ranks, const std::string& difference,
                                    std::int64_t step) {
-  const std::string me = rank_name(communicator_.rank(), communicator_.place().node_name);
+  const std::string me = rank_name(host_communicator_.rank(), host_communicator_.place().node_name);
   const std::string label = "the rank whose parameters differ";
-  const std::string first = broadcast_text(communicator_, me, 0, label);
+  const std::string first = broadcast_text(host_communicator_, me, 0, label);
   const std::string other = broadcast_text(
-      communicator_, fmt::format("{} and {} differ in {}", me, first, difference), rank, label);
+      host_communicator_, fmt::format("{} and {} differ in {}", me, first, difference), rank, label);
   return fmt::format("the ranks' models have drifted apart before step {}: {}{}", step, other,
                      ranks == 1 ? "" : fmt::format("; {} ranks differ from rank 0", ranks));
 }

@@ -23,9 +23,9 @@ namespace lockstep::ddp {
 
 class ReplicaCheck {
  public:
-  /// `communicator` takes host memory; `parameters` takes memory of the parameters' device. Throws UsageError for a
+  /// The communicators take host memory and memory of the parameters' device. Throws UsageError for a
   /// negative number of steps.
-  ReplicaCheck(comm::Communicator& communicator, comm::Communicator& parameters,
+  ReplicaCheck(comm::Communicator& host_communicator, comm::Communicator& device_communicator,
                const DistributedDataParallelOptions& options);
 
   /// The parameters to compare from now on.
@@ -38,15 +38,15 @@ class ReplicaCheck {
   /// All ranks call it at the end of that backward if the numbers differ. Throws Error on all ranks, naming a rank, its
   /// node and a parameter; or, for ReplicaDrift::rebroadcast, gives all ranks rank 0's parameters. Then rank 0 prints
   /// that, in the same words: the first time, the second, the fourth, and so on.
-  /// `fingerprint`: what begin() returned for the message.
-  void finish(std::uint64_t fingerprint, std::int64_t step);
+  /// `hash`: what begin() returned for the message.
+  void finish(std::uint64_t hash, std::int64_t step);
 
  private:
   void sample_on_device();
   std::uint64_t read_sample();
   std::string describe(int rank, std::size_t ranks, const std::string& difference, std::int64_t step);
 
-  comm::Communicator& communicator_;
+  comm::Communicator& host_communicator_;
   comm::Communicator& device_communicator_;
   std::int64_t every_;
   bool rebroadcasts_;

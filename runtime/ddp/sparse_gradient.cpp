@@ -45,8 +45,8 @@ struct SparseSum {
   comm::WorkHandle gather(torch::Tensor& all, comm::DataType type, const char* what) {
     const auto part = static_cast<std::size_t>(all[0].numel());
     auto* data = static_cast<std::byte*>(all.data_ptr());
-    return ranks.gradients.all_gather({data + rank() * part * comm::size_of(type), part, type}, data,
-                                      label + what);
+    return ranks.device.all_gather({data + rank() * part * comm::size_of(type), part, type}, data,
+                                   label + what);
   }
 
   void add_up() {

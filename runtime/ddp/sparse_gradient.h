@@ -22,7 +22,7 @@ std::unordered_set<const void*> sparse_parameters_of(const torch::nn::Module& mo
 /// The two communicators of a Reducer.
 struct SparseRanks {
   comm::Communicator& host;
-  comm::Communicator& gradients;
+  comm::Communicator& device;
 };
 
 /// Starts summing `gradient` over the ranks, and passes the sum to `done`. The gradient has the parameter's shape and one

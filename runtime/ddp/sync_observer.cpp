@@ -143,7 +143,7 @@ std::optional<BucketSizes> SyncObserver::choose_sizes(const std::vector<Paramete
     }
     if (!backward.ready_ns.empty()) tuner_->add(std::move(backward), transfers);
   }
-  return tuner_->agree(now);
+  return tuner_->choose_together(now);
 }
 
 }  // namespace lockstep::ddp

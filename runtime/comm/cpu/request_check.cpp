@@ -26,7 +26,7 @@ RequestCheck::RequestCheck(MPI_Comm lane, int node, int nodes, const OperationRe
 }
 
 void RequestCheck::send(std::span<const std::byte> data) {
-  is_sent_ = true;
+  state_ = State::sent;
   std::memcpy(sent_.get(), &mine_, sizeof mine_);
   if (!data.empty()) std::memcpy(sent_.get() + kDataBegin, data.data(), data.size());
   mpi::check(MPI_Irecv(received_.get(), static_cast<int>(kDataBegin + kMaxData), MPI_BYTE, before_, kTag,
@@ -38,28 +38,28 @@ void RequestCheck::send(std::span<const std::byte> data) {
 }
 
 bool RequestCheck::matched() {
-  if (is_sent_ && !is_equal_) compare();
-  if (!is_equal_ || matched_) return matched_;
-  int sent = 0;
-  mpi::check(MPI_Test(&requests_[1], &sent, MPI_STATUS_IGNORE), "MPI_Test");
-  matched_ = sent != 0;
-  return matched_;
+  const auto ended = [](MPI_Request& request) {
+    int done = 0;
+    mpi::check(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Test");
+    return done != 0;
+  };
+  // Compares as soon as the other request is here, because the next node may be late.
+  if (state_ == State::sent && ended(requests_[0])) {
+    compare();
+    state_ = State::equal;
+  }
+  if (state_ == State::equal && ended(requests_[1])) state_ = State::matched;
+  return state_ == State::matched;
 }
 
-// Compares the requests as soon as the other one is here, because the next node may be late.
-void RequestCheck::compare() {
-  int arrived = 0;
-  mpi::check(MPI_Test(&requests_[0], &arrived, MPI_STATUS_IGNORE), "MPI_Test");
-  if (arrived == 0) return;
+void RequestCheck::compare() const {
   Message theirs;
   std::memcpy(&theirs, received_.get(), sizeof theirs);
-  if (theirs.request != mine_.request) {
-    end_job_once(fmt::format(
-        "ranks of different nodes call different operations: rank {} calls {}, but rank {} calls {}; every rank must call the same operations in the same order",
-        mine_.rank, describe(mine_.request, mine_.label.data()), theirs.rank,
-        describe(theirs.request, theirs.label.data())));
-  }
-  is_equal_ = true;
+  if (theirs.request == mine_.request) return;
+  end_job_once(fmt::format(
+      "ranks of different nodes call different operations: rank {} calls {}, but rank {} calls {}; every rank must call the same operations in the same order",
+      mine_.rank, describe(mine_.request, mine_.label.data()), theirs.rank,
+      describe(theirs.request, theirs.label.data())));
 }
 
 void RequestCheck::wait() {

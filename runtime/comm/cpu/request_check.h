@@ -32,7 +32,7 @@ class RequestCheck {
 
   /// Sends the request to the next node of `lane`, once, after those of the operations before.
   void send(std::span<const std::byte> data = {});
-  bool is_sent() const { return is_sent_; }
+  bool is_sent() const { return state_ != State::waiting; }
 
   /// Whether the node before calls the same; false as long as its message is not there. Ends the job, with a line
   /// that names both requests, if it calls something else.
@@ -44,12 +44,18 @@ class RequestCheck {
   std::byte* data() const { return received_.get() + kDataBegin; }
 
  private:
+  enum class State : std::uint8_t {
+    waiting,  // for the operations before
+    sent,
+    equal,    // to the request of the node before
+    matched,  // and this node's message has left
+  };
   struct Message {
     OperationRequest request;
     std::int32_t rank = 0;
     std::array<char, kLabelBytes> label{};
   };
-  void compare();
+  void compare() const;
 
   static constexpr std::size_t kDataBegin = (sizeof(Message) + 63) / 64 * 64;
 
@@ -60,9 +66,7 @@ class RequestCheck {
   std::unique_ptr<std::byte[]> sent_ = std::make_unique_for_overwrite<std::byte[]>(kDataBegin + kMaxData);
   std::unique_ptr<std::byte[]> received_ = std::make_unique_for_overwrite<std::byte[]>(kDataBegin + kMaxData);
   std::array<MPI_Request, 2> requests_{MPI_REQUEST_NULL, MPI_REQUEST_NULL};
-  bool is_sent_ = false;
-  bool is_equal_ = false;  // the requests
-  bool matched_ = false;   // and this node's has left
+  State state_ = State::waiting;
 };
 
 }  // namespace lockstep::comm::cpu

@@ -1,7 +1,7 @@
 // Waits for MPI without using a CPU. MPI's blocking calls spin on a core that the backward of this rank or of
 // another one needs; here the thread sleeps between two polls.
 //
-// Threads: the communicator's thread.
+// Threads: one at a time for each communicator.
 #pragma once
 
 #include <mpi.h>

@@ -52,8 +52,7 @@ Scalar to_scalar(double factor, DataType type) {
   const float held = brain ? to_float(to_bf16(single)) : to_float(to_f16(single));
   if (static_cast<double>(held) != factor) {
     fail_usage(
-        "NCCL cannot scale {} elements by {}, because {} does not hold this number exactly: reduce without a "
-        "scale and multiply the result",
+        "NCCL cannot scale {} elements by {}, because {} does not hold this number exactly: reduce without a scale and multiply the result",
         name_of(type), factor, name_of(type));
   }
   return brain ? Scalar(to_bf16(single)) : Scalar(to_f16(single));

@@ -1,6 +1,9 @@
 #include "runtime/comm/nccl/cuda.h"
 
+#include <span>
+
 #include "common/error.h"
+#include "common/leaf/text.h"
 
 namespace lockstep::comm::nccl {
 
@@ -25,10 +28,7 @@ std::string why_no_devices() {
 std::string identity_of(int device) {
   cudaDeviceProp properties{};
   check(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
-  std::string text = "GPU-";
-  for (const char byte : properties.uuid.bytes)
-    text += fmt::format("{:02x}", static_cast<unsigned char>(byte));
-  return text;
+  return "GPU-" + to_hex(std::as_bytes(std::span(properties.uuid.bytes)));
 }
 
 void use_device(int device) {

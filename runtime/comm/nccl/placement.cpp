@@ -21,9 +21,7 @@ void check_placement(const std::vector<DeviceOfRank>& ranks) {
                     mine.node, mine.identity, other.device, mine.device);
     if (mine.devices < mine.node_ranks) {
       fail_usage(
-          "{}, but NCCL allows one rank per GPU; {} has {} ranks and rank {} sees {} GPU{}: start as many "
-          "ranks "
-          "as there are GPUs, or keep the model on the CPU",
+          "{}, but NCCL allows one rank per GPU; {} has {} ranks and rank {} sees {} GPU{}: start as many ranks as there are GPUs, or keep the model on the CPU",
           shared, mine.node, mine.node_ranks, mine.rank, mine.devices, mine.devices == 1 ? "" : "s");
     }
     fail_usage("{}, but NCCL allows one rank per GPU: put the model on cuda:<local rank>", shared);

@@ -76,8 +76,7 @@ void allocate_pages(int descriptor, std::size_t bytes) {
     const MemoryLimit limit = available_memory();
     if (bytes - done > limit.available) {
       fail(
-          "cannot allocate {} ({} bytes) of memory to share with the ranks of this node: only {} are "
-          "available in {}: give the job more memory (sbatch --mem)",
+          "cannot allocate {} ({} bytes) of memory to share with the ranks of this node: only {} are available in {}: give the job more memory (sbatch --mem)",
           format_bytes(bytes), bytes, format_bytes(done + limit.available), limit.of);
     }
     const std::size_t part = std::min(kPart, bytes - done);
@@ -151,8 +150,7 @@ std::shared_ptr<void> map(const SegmentHandle& segment) {
       static_cast<std::uint64_t>(status.st_size) != segment.bytes) {
     ::close(descriptor);
     fail(
-        "{} is not the shared memory of process {}: check whether the ranks of this node run in separate PID "
-        "namespaces",
+        "{} is not the shared memory of process {}: check whether the ranks of this node run in separate PID namespaces",
         path, segment.process);
   }
   void* memory = map_aligned(descriptor, segment.bytes);

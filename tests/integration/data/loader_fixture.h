@@ -10,7 +10,6 @@
 #include <fstream>
 #include <functional>
 #include <memory>
-#include <sstream>
 #include <string>
 #include <vector>
 
@@ -19,6 +18,7 @@
 #include "runtime/data/plan/planner.h"
 #include "staging/pack/reader.h"
 #include "staging/pack/write/create.h"
+#include "tests/archive_in_memory.h"
 #include "tests/integration/mpi_world.h"
 
 namespace lockstep::data {
@@ -29,24 +29,13 @@ inline constexpr std::size_t kSamples = 101;
 inline constexpr std::int64_t kLongest = 60;
 
 inline std::string state_of(const Loader& loader) {
-  torch::serialize::OutputArchive archive;
-  loader.save(archive);
-  std::stringstream stream;
-  archive.save_to(stream);
-  torch::serialize::InputArchive saved;
-  saved.load_from(stream);
+  auto saved = testing::saved_by([&](auto& archive) { loader.save(archive); });
   c10::IValue state;
   saved.read("state", state);
   return state.toStringRef();
 }
 inline void resume(Loader& loader, const std::string& state) {
-  torch::serialize::OutputArchive archive;
-  archive.write("state", state);
-  std::stringstream stream;
-  archive.save_to(stream);
-  torch::serialize::InputArchive saved;
-  saved.load_from(stream);
-  loader.load(saved);
+  testing::load_from(loader, [&](auto& archive) { archive.write("state", c10::IValue(state)); });
 }
 
 inline std::int64_t length_of(std::size_t sample) {

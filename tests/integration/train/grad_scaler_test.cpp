@@ -9,8 +9,8 @@
 #include "common/error.h"
 #include "exporters/record/reader.h"
 #include "runtime/train/debug.h"
+#include "tests/archive_in_memory.h"
 #include "tests/integration/ddp/models.h"
-#include "tests/unit/runtime/train/archive.h"
 
 namespace lockstep::testing {
 namespace {

@@ -5,12 +5,12 @@
 
 #include <filesystem>
 #include <map>
-#include <sstream>
 #include <string>
 #include <vector>
 
 #include "runtime/archive.h"
 #include "runtime/train/distributed_optimizer.h"
+#include "tests/archive_in_memory.h"
 #include "tests/integration/mpi_world.h"
 
 namespace lockstep::testing {
@@ -47,23 +47,12 @@ struct SavedOptimizer {
 /// The state that `from` saves, loaded by `into`.
 template <typename From, typename Into>
 void copy_state(const From& from, Into& into) {
-  torch::serialize::OutputArchive written;
-  from.save(written);
-  std::stringstream bytes;
-  written.save_to(bytes);
-  torch::serialize::InputArchive archive;
-  archive.load_from(bytes);
-  into.load(archive);
+  load_from(into, [&](auto& archive) { from.save(archive); });
 }
 
 /// All ranks call it; the state is on rank 0.
 inline SavedOptimizer state_on_rank_0(const DistributedOptimizerBase& optimizer) {
-  torch::serialize::OutputArchive written;
-  optimizer.save(written);
-  std::stringstream bytes;
-  written.save_to(bytes);
-  torch::serialize::InputArchive archive;
-  archive.load_from(bytes);
+  auto archive = saved_by([&](auto& written) { optimizer.save(written); });
   SavedOptimizer state;
   if (world().rank() == 0) {
     state.load(archive);

@@ -97,7 +97,7 @@ TEST(BucketTuner, ChoosesAfterAFewSteps) {
     ASSERT_LT(steps, 20);
     const std::vector<Transfer> transfers{{25 * kMiB, 25'000'000}, {kMiB, 1'000'000}};
     tuner.add(evenly(64, 1'000'000), transfers);
-    chosen = tuner.agree(current);
+    chosen = tuner.choose_together(current);
   }
   EXPECT_GT(steps, 1);
   EXPECT_LT(chosen->cap_bytes, current.cap_bytes);

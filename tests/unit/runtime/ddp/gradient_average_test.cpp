@@ -40,7 +40,7 @@ class GradientAverageTest : public ::testing::Test {
     double sum = 0;
     for (std::size_t r = 0; r < ranks.size(); ++r) {
       steps[r].decide(all);
-      sum += gradients[r] * averages[r].agree(all);
+      sum += gradients[r] * averages[r].adopt(all);
       EXPECT_EQ(*averages[r].factor(), *averages[0].factor());
       EXPECT_EQ(averages[r].loss_factor(), averages[0].loss_factor());
     }
@@ -97,7 +97,7 @@ TEST_F(GradientAverageTest, OverRanksTheFactorIsThatOfTheRanks) {
   *average.rank_factor() = 1.0 / 3;  // inside join
   average.close_step().decide({.over_ranks = 2});
   EXPECT_EQ(*average.factor(), 1.0 / 3);
-  EXPECT_EQ(average.agree({.over_ranks = 2}), 1);
+  EXPECT_EQ(average.adopt({.over_ranks = 2}), 1);
   EXPECT_EQ(average.loss_factor(), 1);
   EXPECT_TRUE(average.agreed());
 }
@@ -113,7 +113,7 @@ TEST_F(GradientAverageTest, RefusesAnotherCallThanBefore) {
               ThrowsMessage<UsageError>(HasSubstr("call ddp.backward(loss_sum, count) for every loss")));
   GradientAverage skipped(2);  // in the first step
   skipped.begin(Averaging::undecided, 0);
-  skipped.agree({.over_ranks = 1});
+  skipped.adopt({.over_ranks = 1});
   EXPECT_THROW(skipped.begin(Averaging::by_count, 3), UsageError);
 }
 
@@ -121,7 +121,7 @@ TEST_F(GradientAverageTest, RefusesRanksThatCallDifferently) {
   GradientAverage average(4);
   average.begin(Averaging::over_ranks, 0);
   EXPECT_THAT(
-      [&] { average.agree({.count = 5, .over_ranks = 1, .by_count = 3}); },
+      [&] { average.adopt({.count = 5, .over_ranks = 1, .by_count = 3}); },
       ThrowsMessage<UsageError>(HasSubstr(
           "rank 1 called loss.backward(), which averages over ranks, but rank 3 called ddp.backward")));
 }

@@ -6,7 +6,7 @@
 #include <stdexcept>
 
 #include "common/error.h"
-#include "tests/unit/runtime/train/archive.h"
+#include "tests/archive_in_memory.h"
 
 namespace lockstep {
 namespace {
