@@ -10,19 +10,16 @@
 namespace lockstep::comm::cpu {
 namespace {
 
-constexpr std::size_t kReasonBytes = 256;
-
 // The reason of the first rank that has one; the same result on all ranks.
-std::string first_reason(MPI_Comm world, int size, const std::string& mine) {
-  std::vector<char> all(static_cast<std::size_t>(size) * kReasonBytes);
-  std::array<char, kReasonBytes> text{};
+std::string first_reason(MPI_Comm world, const RankInfo& place, const std::string& mine) {
+  const int has = mine.empty() ? place.size : place.rank;
+  int first = 0;
+  mpi::check(MPI_Allreduce(&has, &first, 1, MPI_INT, MPI_MIN, world), "MPI_Allreduce");
+  if (first == place.size) return {};
+  std::array<char, 256> text{};
   mine.copy(text.data(), text.size() - 1);
-  mpi::check(MPI_Allgather(text.data(), kReasonBytes, MPI_CHAR, all.data(), kReasonBytes, MPI_CHAR, world),
-             "MPI_Allgather");
-  for (std::size_t at = 0; at < all.size(); at += kReasonBytes) {
-    if (all[at] != 0) return &all[at];
-  }
-  return {};
+  mpi::check(MPI_Bcast(text.data(), static_cast<int>(text.size()), MPI_CHAR, first, world), "MPI_Bcast");
+  return text.data();
 }
 
 bool share_cpus(const OperationSlots& slots, int ranks) {
@@ -56,7 +53,7 @@ Joined join_node(MPI_Comm world, MPI_Comm node, const RankInfo& place) {
     why_not = error.what();
     if (place.local_rank == 0) MPI_Bcast(&segment, sizeof segment, MPI_BYTE, 0, node);
   }
-  why_not = first_reason(world, place.size, why_not);
+  why_not = first_reason(world, place, why_not);
   if (!why_not.empty()) {
     if (place.rank == 0) {
       fmt::print(stderr,
