@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Times the all-reduce of a float buffer through Lockstep's communicator, in memory from the communicator (registered)
-and in any other memory. With --peers also times MPI_Allreduce and Gloo. Implementations take turns from launch to
+and in any other memory. With --peers also times MPI_Allreduce and Gloo, and between two nodes MPI_Sendrecv of the same
+bytes, which an all-reduce of two ranks cannot beat by much. Implementations take turns from launch to
 launch."""
 
 import collections
@@ -50,6 +51,8 @@ def measure(site, chosen, ranks):
     blocks = collections.defaultdict(list)
     use = {}
     names = ["lockstep", *(["mpi"] if chosen.peers else []), *starting.peers(chosen, "bench_allreduce", "gloo")]
+    if chosen.peers and ranks == 2 and (site.nodes == 2 or chosen.single_rank_nodes):
+        names.append("sendrecv")
     for number in range(chosen.launches):
         for name in names:
             say(f"{ranks} ranks on {site.nodes} nodes: launch {number + 1} of {chosen.launches}, {name}")

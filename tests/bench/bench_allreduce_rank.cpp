@@ -1,7 +1,7 @@
 // One rank of bench_allreduce, which starts it (bench_allreduce.py). It measures the all-reduce of a float
 // buffer, back to back, through Lockstep's communicator (in its own memory and in any) or through
-// MPI_Allreduce; or the memory bandwidth that bounds both. Rank 0 prints a JSON object for each measurement,
-// with the milliseconds of the slowest rank.
+// MPI_Allreduce; or what bounds both: MPI_Sendrecv of the buffer between two ranks, and the memory bandwidth. Rank 0
+// prints a JSON object for each measurement, with the milliseconds of the slowest rank.
 
 #include <mpi.h>
 
@@ -75,7 +75,7 @@ void print(const Ranks& ranks, const nlohmann::json& line) {
 
 void measure(const Ranks& ranks, const Plan& plan, bool registered, std::size_t bytes, float* data) {
   const std::size_t count = bytes / sizeof(float);
-  check_sum(ranks, data, count);
+  if (plan.what != "sendrecv") check_sum(ranks, data, count);
   const auto times = time_blocks(ranks, plan, [&] { ranks.all_reduce(data, count); });
   nlohmann::json line{{"registered", registered}, {"bytes", bytes}, {"blocks", times}};
   ranks.all_reduce(data, count);
@@ -148,7 +148,16 @@ class Mpi {
 
 void measure_mpi(int argc, char** argv, const Plan& plan) {
   const Mpi mpi(argc, argv);
-  const Ranks ranks = Mpi::ranks();
+  Ranks ranks = Mpi::ranks();
+  std::vector<float> received;
+  if (plan.what == "sendrecv") {
+    if (ranks.size != 2) fail_usage("--measure sendrecv needs two ranks, not {}", ranks.size);
+    ranks.all_reduce = [&, other = 1 - ranks.rank](float* data, std::size_t count) {
+      received.resize(count);
+      MPI_Sendrecv(data, static_cast<int>(count), MPI_FLOAT, other, 0, received.data(),
+                   static_cast<int>(count), MPI_FLOAT, other, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    };
+  }
   for (const std::size_t bytes : sizes_of(plan)) {
     std::vector<float> memory(bytes / sizeof(float));
     measure(ranks, plan, false, bytes, memory.data());
@@ -185,13 +194,15 @@ void measure_bandwidth(int argc, char** argv, const Plan& plan) {
 int main(int argc, char** argv) {
   lockstep::Tool tool("bench_allreduce_rank", "One rank of bench_allreduce.");
   lockstep::bench::Plan plan;
-  tool.app().add_option("--measure", plan.what)->check(CLI::IsMember({"lockstep", "mpi", "bandwidth"}));
+  tool.app()
+      .add_option("--measure", plan.what)
+      ->check(CLI::IsMember({"lockstep", "mpi", "sendrecv", "bandwidth"}));
   tool.app().add_option("--sizes", plan.sizes, "As 4K,25M")->delimiter(',');
   tool.app().add_option("--blocks", plan.blocks)->check(CLI::PositiveNumber);
   tool.app().add_option("--block-milliseconds", plan.block_milliseconds)->check(CLI::PositiveNumber);
   return tool.run(argc, argv, [&] {
     if (plan.what == "lockstep") lockstep::bench::measure_lockstep(argc, argv, plan);
-    if (plan.what == "mpi") lockstep::bench::measure_mpi(argc, argv, plan);
+    if (plan.what == "mpi" || plan.what == "sendrecv") lockstep::bench::measure_mpi(argc, argv, plan);
     if (plan.what == "bandwidth") lockstep::bench::measure_bandwidth(argc, argv, plan);
   });
 }
