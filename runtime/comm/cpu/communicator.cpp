@@ -49,10 +49,14 @@ constexpr std::chrono::milliseconds kOthersInterval{1};
 
 // How long a waiting rank spins before it sleeps, if every rank has its own CPU. Waking up takes about 50 µs.
 constexpr std::chrono::microseconds kSpin{200};
+// The same while messages of other nodes travel: MPI moves them only while it is called, and does not tell how far they
+// are. So this is longer than the longest message takes.
+constexpr std::chrono::milliseconds kNetworkSpin{1};
 
-// A caller that waits for its operation does the work itself. Only if it does not wait after this time, the
-// communicator's thread begins: to hand a small operation over would take longer than the operation.
-constexpr std::chrono::microseconds kBeforeTheThread{200};
+// A caller that waits for its operation does the work itself: to hand a small operation over to the communicator's thread
+// would take longer than the operation. The thread begins when a caller that computes calls progress() or, without that,
+// after this time. A shorter time would cost more: each alarm interrupts a caller that waits.
+constexpr std::chrono::milliseconds kBeforeTheThread{2};
 
 // Naps between polls of the network become longer while nothing arrives: another node is still in its backward then,
 // and so is this one, whose CPU the polls would take.
@@ -145,7 +149,11 @@ class CpuCommunicator : public Communicator, private Driver {
   std::shared_ptr<void> allocate(std::size_t bytes) override { return shm::allocate(bytes); }
 
   void progress() override {
-    if (!inter_node_) progress_as(false);
+    if (inter_node_) {
+      call_thread();
+    } else {
+      progress_as(false);
+    }
   }
 
   NetworkUse network_use() const override {
@@ -174,6 +182,7 @@ class CpuCommunicator : public Communicator, private Driver {
   bool advance(bool waiting);
   // Call it with queue_mutex_.
   bool has_work() const { return !idle_ || !queued_.empty(); }
+  void call_thread();
   bool needs_thread();
   Progress progress_others();
   struct Look {
@@ -211,6 +220,7 @@ class CpuCommunicator : public Communicator, private Driver {
   std::mutex queue_mutex_;
   std::vector<std::shared_ptr<Task>> queued_;  // asked for, not yet in group_
   int drivers_ = 0;                  // threads that wait, and so do the work of the communicator's thread
+  bool thread_works_ = false;        // or is about to
   Clock::time_point thread_begins_;  // unless a thread waits before that time
   Alarm alarm_;                      // of the communicator's thread
   std::atomic<bool> ending_{false};
@@ -304,7 +314,7 @@ std::optional<CpuCommunicator::Look> CpuCommunicator::look(Ended ended) {
 void CpuCommunicator::rest(const Look& look, Clock::duration idle, std::chrono::microseconds spin,
                            std::chrono::nanoseconds sleep) const {
   if (look.exchanging) {
-    if (idle < std::max<Clock::duration>(mpi::kSpin, spin)) return;
+    if (idle < (spin.count() > 0 ? Clock::duration(kNetworkSpin) : mpi::kSpin)) return;
     mpi::nap(std::clamp<Clock::duration>(idle / 4, mpi::kNap, kLongestNap));
   } else if (idle < spin) {
     relax();
@@ -336,21 +346,26 @@ void CpuCommunicator::drive_until_ended(Operation& operation) {
   drive_until([&] { return operation.ended(); }, operation.name());
   if (inter_node_) {
     const std::scoped_lock lock(queue_mutex_);
-    if (--drivers_ == 0 && has_work()) {
-      thread_begins_ = {};
-      alarm_.ring_now();
-    }
+    --drivers_;
   }
+  if (inter_node_) call_thread();
+}
+
+// Lets the communicator's thread work now, if no other one does.
+void CpuCommunicator::call_thread() {
+  const std::scoped_lock lock(queue_mutex_);
+  if (thread_works_ || drivers_ > 0 || !has_work()) return;
+  thread_works_ = true;
+  thread_begins_ = {};
+  alarm_.ring_now();
 }
 
 // Whether the communicator's thread must work now. If it must later, sets the alarm.
 bool CpuCommunicator::needs_thread() {
   const std::scoped_lock lock(queue_mutex_);
-  if (drivers_ > 0) return false;
-  if (ending_ || !has_work()) return ending_;
-  const auto left = thread_begins_ - Clock::now();
-  if (left > Clock::duration::zero()) alarm_.set(left);
-  return left <= Clock::duration::zero();
+  thread_works_ = drivers_ == 0 && (ending_ || (has_work() && Clock::now() >= thread_begins_));
+  if (!thread_works_ && drivers_ == 0 && has_work()) alarm_.set(thread_begins_ - Clock::now());
+  return thread_works_;
 }
 
 // Does the work while no thread waits for an operation.

@@ -33,7 +33,8 @@ double time_exchange(MPI_Comm lane, int other, std::size_t bytes, std::size_t me
           MPI_Isend(sent.data() + begin, size, MPI_BYTE, other, kMeasureTag, lane, &requests.emplace_back()),
           "MPI_Isend");
     }
-    mpi::wait(requests, "MPI_Isend, MPI_Irecv");
+    mpi::check(MPI_Waitall(static_cast<int>(requests.size()), requests.data(), MPI_STATUSES_IGNORE),
+               "MPI_Waitall");
     best = std::min(best, seconds_between(start, monotonic_ns()));
   }
   return best;
