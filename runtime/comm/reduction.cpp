@@ -84,25 +84,23 @@ void sum_block(std::span<const void* const> inputs, std::size_t begin, std::size
   }
 }
 
-// For a few ranks that all get the result: everything stays in registers. Results may overwrite inputs at the
-// same index only, as ivdep requires.
-template <int kRanks, typename Stored, typename Op>
+// For a few ranks, of which one or all get the result: everything stays in registers. Results may overwrite inputs at
+// the same index only, as ivdep requires.
+template <int kRanks, int kResults, typename Stored, typename Op>
 void reduce_few(std::span<const void* const> inputs, std::span<void* const> into, std::size_t count, Op op,
                 std::optional<double> scale) {
   using Wide = typename WideOf<Stored>::type;
   std::array<const Stored*, kRanks> from;
-  std::array<Stored*, kRanks> to;
-  for (std::size_t rank = 0; rank < kRanks; ++rank) {
-    from[rank] = static_cast<const Stored*>(inputs[rank]);
-    to[rank] = static_cast<Stored*>(into[rank]);
-  }
+  std::array<Stored*, kResults> to;
+  for (std::size_t rank = 0; rank < kRanks; ++rank) from[rank] = static_cast<const Stored*>(inputs[rank]);
+  for (std::size_t rank = 0; rank < kResults; ++rank) to[rank] = static_cast<Stored*>(into[rank]);
   const auto run = [&](auto result_of) {
 #pragma GCC ivdep
     for (std::size_t i = 0; i < count; ++i) {
       Wide sum = WideOf<Stored>::widen(from[0][i]);
       for (std::size_t rank = 1; rank < kRanks; ++rank) sum = op(sum, WideOf<Stored>::widen(from[rank][i]));
       const Stored result = WideOf<Stored>::narrow(result_of(sum));
-      for (std::size_t rank = 0; rank < kRanks; ++rank) to[rank][i] = result;
+      for (Stored* memory : to) memory[i] = result;
     }
   };
   if constexpr (std::is_floating_point_v<Wide>) {
@@ -159,14 +157,19 @@ template <typename Stored>
                                                 std::span<void* const> into, std::size_t count,
                                                 const ScaledOp& scaled) {
   dispatch<Stored>(scaled.op, [&](auto op) {
-    if (into.size() != inputs.size()) return reduce_as<Stored>(inputs, into, count, op, scaled.scale);
+    const auto few = [&]<int kRanks>() {
+      if (into.size() == 1) return reduce_few<kRanks, 1, Stored>(inputs, into, count, op, scaled.scale);
+      if (into.size() == kRanks)
+        return reduce_few<kRanks, kRanks, Stored>(inputs, into, count, op, scaled.scale);
+      reduce_as<Stored>(inputs, into, count, op, scaled.scale);
+    };
     switch (inputs.size()) {
       case 2:
-        return reduce_few<2, Stored>(inputs, into, count, op, scaled.scale);
+        return few.template operator()<2>();
       case 3:
-        return reduce_few<3, Stored>(inputs, into, count, op, scaled.scale);
+        return few.template operator()<3>();
       case 4:
-        return reduce_few<4, Stored>(inputs, into, count, op, scaled.scale);
+        return few.template operator()<4>();
       default:
         return reduce_as<Stored>(inputs, into, count, op, scaled.scale);
     }

@@ -33,6 +33,7 @@ double time_exchange(MPI_Comm lane, int other, std::size_t bytes, std::size_t me
           MPI_Isend(sent.data() + begin, size, MPI_BYTE, other, kMeasureTag, lane, &requests.emplace_back()),
           "MPI_Isend");
     }
+    // Without naps, which a long message would wait for.
     mpi::check(MPI_Waitall(static_cast<int>(requests.size()), requests.data(), MPI_STATUSES_IGNORE),
                "MPI_Waitall");
     best = std::min(best, seconds_between(start, monotonic_ns()));
@@ -42,19 +43,25 @@ double time_exchange(MPI_Comm lane, int other, std::size_t bytes, std::size_t me
 
 // Measures messages between the first two nodes. All ranks get the same numbers.
 NetworkCost measure_network(MPI_Comm world, MPI_Comm lane, const RankInfo& place) {
-  constexpr std::size_t kLarge = std::size_t{512} << 10;
+  constexpr std::size_t kLarge = std::size_t{1} << 20;
   // Over TCP, MPI sends such a message at once; for a longer one it first asks the receiver. Other networks move long
   // messages without the processor.
   constexpr std::size_t kEager = 60'000;
   NetworkCost cost;
   if (place.local_rank == 0 && place.node < 2) {
     const int other = 1 - place.node;
-    const double small = time_exchange(lane, other, 8, 8, 10);
-    const double eager = time_exchange(lane, other, kLarge, kEager, 5);
-    const double whole = time_exchange(lane, other, kLarge, kLarge, 5);
-    if (eager < whole) cost.message_bytes = kEager;
-    cost.latency = small;
-    cost.per_byte = std::max(std::min(eager, whole) - small, 0.0) / static_cast<double>(kLarge);
+    // The fastest way to exchange `bytes`: the length of its messages, and the seconds.
+    const auto fastest = [&](std::size_t bytes) {
+      time_exchange(lane, other, bytes, bytes, 3);  // TCP begins slowly
+      const double eager = time_exchange(lane, other, bytes, kEager, 5);
+      const double whole = time_exchange(lane, other, bytes, bytes, 5);
+      return eager < whole ? std::pair(kEager, eager) : std::pair(kLongestMessage, whole);
+    };
+    cost.latency = time_exchange(lane, other, 8, 8, 10);
+    cost.short_message_bytes = fastest(kShortOperation / 2).first;
+    const auto [bytes, seconds] = fastest(kLarge);
+    cost.message_bytes = bytes;
+    cost.per_byte = std::max(seconds - cost.latency, 0.0) / static_cast<double>(kLarge);
   }
   mpi::check(MPI_Bcast(&cost, sizeof cost, MPI_BYTE, 0, world), "MPI_Bcast");
   return cost;

@@ -241,21 +241,23 @@ std::vector<Round> all_gather_schedule_of(const NodeGrid& grid, int node, std::s
 ExchangePlan plan_of(const NodeGrid& grid, std::size_t bytes, const NetworkCost& cost) {
   double copies = 0;  // of the buffer, sent in the whole form
   for (const int factor : grid.factors) copies += factor - 1;
+  const std::size_t message = bytes <= kShortOperation ? cost.short_message_bytes : cost.message_bytes;
+  const auto group = static_cast<std::size_t>(grid.factors.empty() ? 1 : grid.factors.front());
   const auto size = static_cast<double>(bytes);
   const auto dimensions = static_cast<double>(grid.factors.size());
   const double parts = 1 - 1.0 / grid.regular();
-  const double whole = dimensions * cost.latency + copies * size * (cost.per_byte + cost.sum_per_byte);
-  const double slices =
-      2 * dimensions * cost.latency + parts * size * (2 * cost.per_byte + cost.sum_per_byte);
+  const auto request = [&](std::size_t first) { return first > kMaxRiding ? cost.latency : 0; };
+  const double whole =
+      request(bytes) + dimensions * cost.latency + copies * size * (cost.per_byte + cost.sum_per_byte);
+  const double slices = request(bytes / group) + 2 * dimensions * cost.latency +
+                        parts * size * (2 * cost.per_byte + cost.sum_per_byte);
   // The longest messages of a segment, those of its first round, have at most the best length.
   if (bytes <= kMaxSegment && whole <= slices) {
-    const std::size_t segments =
-        std::max<std::size_t>(1, (bytes + cost.message_bytes - 1) / cost.message_bytes);
+    const std::size_t segments = std::max<std::size_t>(1, (bytes + message - 1) / message);
     return {ScheduleForm::whole, (bytes + segments - 1) / segments};
   }
-  const auto group = static_cast<std::size_t>(grid.factors.empty() ? 1 : grid.factors.front());
-  return {ScheduleForm::slices, std::max(std::min(kMaxSegment, group * cost.message_bytes),
-                                         kMinPart * static_cast<std::size_t>(grid.nodes))};
+  return {ScheduleForm::slices,
+          std::max(std::min(kMaxSegment, group * message), kMinPart * static_cast<std::size_t>(grid.nodes))};
 }
 
 }  // namespace lockstep::comm::cpu

@@ -69,12 +69,19 @@ int block_of(const NodeGrid& grid, int node);
 std::vector<Round> reduce_scatter_schedule_of(const NodeGrid& grid, int node, std::size_t count);
 std::vector<Round> all_gather_schedule_of(const NodeGrid& grid, int node, std::size_t count);
 
+constexpr std::size_t kShortOperation = std::size_t{256} << 10;
+constexpr std::size_t kLongestMessage = std::size_t{1} << 20;
+/// The first data of an operation travels with its request if it is not longer; otherwise in a message more.
+constexpr std::size_t kMaxRiding = std::size_t{32} << 10;
+
 /// What the network and this processor need, in seconds.
 struct NetworkCost {
-  double latency = 10e-6;                            ///< of a message
-  double per_byte = 1.0 / 12.5e9;                    ///< on the wire
-  double sum_per_byte = 1.0 / 8e9;                   ///< to add a received byte
-  std::size_t message_bytes = std::size_t{1} << 20;  ///< messages of this length are the fastest
+  double latency = 10e-6;           ///< of a message
+  double per_byte = 1.0 / 12.5e9;   ///< on the wire
+  double sum_per_byte = 1.0 / 8e9;  ///< to add a received byte
+  // The lengths of the fastest messages, of operations up to kShortOperation and of longer ones.
+  std::size_t short_message_bytes = kLongestMessage;
+  std::size_t message_bytes = kLongestMessage;
 };
 
 /// How a buffer is exchanged.

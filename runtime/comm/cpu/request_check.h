@@ -14,6 +14,7 @@
 #include <span>
 #include <string_view>
 
+#include "runtime/comm/cpu/node_schedule.h"
 #include "runtime/comm/cpu/operation_slots.h"
 
 namespace lockstep::comm::cpu {
@@ -21,7 +22,7 @@ namespace lockstep::comm::cpu {
 class RequestCheck {
  public:
   /// The maximum number of bytes of data in the message. Longer data is worth no copy.
-  static constexpr std::size_t kMaxData = std::size_t{32} << 10;
+  static constexpr std::size_t kMaxData = kMaxRiding;
 
   RequestCheck(MPI_Comm lane, int node, int nodes, const OperationRequest& request, std::string_view label);
   RequestCheck(const RequestCheck&) = delete;

@@ -228,7 +228,7 @@ TEST(NodeSchedule, NeighboursAgreeWhatTravelsBetweenThemInTheFirstRound) {
 TEST(NodeSchedule, SendsMessagesOfTheBestLength) {
   NetworkCost cost{.latency = 20e-6, .per_byte = 1 / 1.2e9, .sum_per_byte = 1 / 8e9};
   for (const std::size_t best : {std::size_t{60'000}, std::size_t{1} << 20}) {
-    cost.message_bytes = best;
+    cost.short_message_bytes = cost.message_bytes = best;
     for (const int nodes : {2, 5, 16}) {
       const NodeGrid grid = grid_of(nodes);
       const auto longest_of = [&](std::size_t bytes) {
@@ -248,9 +248,15 @@ TEST(NodeSchedule, SendsMessagesOfTheBestLength) {
       }
     }
   }
-  // Pieces of equal length: a short one would cost as much as a long one.
-  cost.message_bytes = 60'000;
-  EXPECT_EQ(plan_of(grid_of(2), std::size_t{64} << 10, cost).segment_bytes, std::size_t{32} << 10);
+  // Short operations have a length of their own.
+  cost.short_message_bytes = 60'000;
+  cost.latency = 1e-6;
+  EXPECT_EQ(plan_of(grid_of(2), kShortOperation, cost).segment_bytes, 2 * cost.short_message_bytes);
+  EXPECT_EQ(plan_of(grid_of(2), 4 * kShortOperation, cost).segment_bytes, std::size_t{1} << 20);
+  // Whole data that is too long to travel with the request costs a message more, so it is divided.
+  cost.latency = 10e-6;
+  EXPECT_EQ(plan_of(grid_of(2), kMaxRiding, cost).form, ScheduleForm::whole);
+  EXPECT_EQ(plan_of(grid_of(2), 2 * kMaxRiding, cost).form, ScheduleForm::slices);
 }
 
 }  // namespace
