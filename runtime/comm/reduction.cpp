@@ -84,7 +84,7 @@ void sum_block(std::span<const void* const> inputs, std::size_t begin, std::size
   }
 }
 
-// For a few ranks, of which one or all get the result: everything stays in registers. Results may overwrite inputs at
+// For a few ranks. One rank or all of them get the result, and everything stays in registers. Results may overwrite inputs at
 // the same index only, as ivdep requires.
 template <int kRanks, int kResults, typename Stored, typename Op>
 void reduce_few(std::span<const void* const> inputs, std::span<void* const> into, std::size_t count, Op op,
