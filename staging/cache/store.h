@@ -10,7 +10,7 @@
 //   locks/.room                   flock: held while a process evicts objects to make space
 //   leases/held/JOB.STEP          flock: held, shared, by slurmstepd for as long as the step lives
 //   leases/NAME/JOB.STEP[-...]    a hard link to that file: the step uses the object
-//   jobs/JOB/                     the jobs' folders (staging/step/step_folder.h)
+//   jobs/JOB/                     the jobs' folders (staging/step/job_folder.h)
 //
 // Threads: several threads and processes may use a Store at once; locks and incoming folders belong to one
 // thread at a time.

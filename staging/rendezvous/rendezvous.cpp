@@ -139,8 +139,8 @@ nlohmann::json Rendezvous::exchange(const std::string& round, nlohmann::json dat
   fail("{}", lost_);
 }
 
-std::vector<ChainPart> Rendezvous::chains(const std::string& states, std::size_t round) {
-  const nlohmann::json answer = exchange(fmt::format("{}:{}", kStatesRound, round), states);
+std::vector<ChainPart> Rendezvous::chains(const std::string& states, std::size_t batch) {
+  const nlohmann::json answer = exchange(fmt::format("{}:{}", kStatesRound, batch), states);
   if (answer.contains("problem")) fail("{}", answer.at("problem").get<std::string>());
   {
     const std::lock_guard lock(mutex_);
@@ -150,9 +150,9 @@ std::vector<ChainPart> Rendezvous::chains(const std::string& states, std::size_t
   return chain_parts_from(answer.at("chains"));
 }
 
-NextPredecessor Rendezvous::pass_over(std::size_t round, std::size_t chain, std::uint32_t predecessor) {
+NextPredecessor Rendezvous::pass_over(std::size_t batch, std::size_t chain, std::uint32_t predecessor) {
   return next_predecessor_from(ask({{"passed_over", predecessor},
-                                    {"round", fmt::format("{}:{}", kStatesRound, round)},
+                                    {"round", fmt::format("{}:{}", kStatesRound, batch)},
                                     {"chain", chain}})
                                    .at("next"));
 }

@@ -51,13 +51,13 @@ class Rendezvous {
   /// has failed.
   nlohmann::json gather(const std::string& round, nlohmann::json data);
 
-  /// Contributes the SourceState of each source, and waits for this node's parts of the chains. `round` tells apart
-  /// several calls. Throws as gather() does.
-  std::vector<ChainPart> chains(const std::string& states, std::size_t round);
+  /// Contributes the SourceState of each source, and waits for this node's parts of the chains. `batch` tells
+  /// apart several calls. Throws as gather() does.
+  std::vector<ChainPart> chains(const std::string& states, std::size_t batch);
 
-  /// Tells srun that this node has passed over its predecessor in a chain of that round: no data flows through it.
+  /// Tells srun that this node has passed over its predecessor in a chain of that batch: no data flows through it.
   /// Returns the next one. Throws Error if srun is lost or the step has failed.
-  NextPredecessor pass_over(std::size_t round, std::size_t chain, std::uint32_t predecessor);
+  NextPredecessor pass_over(std::size_t batch, std::size_t chain, std::uint32_t predecessor);
 
   /// Whether the node has left, srun does not hear from it, or others have passed it over. Throws as pass_over() does.
   bool is_lost(std::uint32_t node);

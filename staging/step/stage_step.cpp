@@ -17,8 +17,8 @@
 #include "staging/cache/shared.h"
 #include "staging/rendezvous/rendezvous.h"
 #include "staging/step/background.h"
+#include "staging/step/job_folder.h"
 #include "staging/step/source_versions.h"
-#include "staging/step/step_folder.h"
 #include "staging/step/step_progress.h"
 #include "staging/step/step_report.h"
 #include "staging/transfer/copy/chunk_plan.h"
@@ -78,7 +78,7 @@ class Step {
   void lease_staged();
   bool lease_shared(const std::string& object);
 
-  StepFolder folder() { return {call_.put.cache_dir, call_.hello.job, system_, call_.restart}; }
+  JobFolder folder() { return {call_.put.cache_dir, call_.hello.job, system_, call_.restart}; }
 
   const StepCall& call_;
   const Attempt attempt_;
@@ -183,7 +183,7 @@ std::vector<PutResult> Step::put_with_peers() {
 // the same job.
 bool Step::put_missing() {
   const std::vector<PutResult> results = peers_ ? put_with_peers() : put_alone();
-  StepFolder names = folder();
+  JobFolder names = folder();
   std::vector<PutResult> added;
   for (const PutResult& result : results) {
     if (names.has(result)) continue;
@@ -240,7 +240,7 @@ bool Step::lease_shared(const std::string& object) {
 std::vector<std::string> Step::point_at_source() {
   std::vector<SourceLinks> links;
   for (const std::string& source : folder().missing(call_.sources)) links.push_back(SourceLinks::of(source));
-  StepFolder names = folder();
+  JobFolder names = folder();
   std::vector<std::string> pointed;
   for (const SourceLinks& source : links) {
     if (names.missing({source.source}).empty()) continue;  // another step of the job has staged it meanwhile

@@ -16,12 +16,12 @@ constexpr int kFinishingThreads = 4;
 
 }  // namespace
 
-ChainPut::ChainPut(PeerGroup& peers, std::size_t round, ChainPart part, std::vector<SourcePut*> sources)
+ChainPut::ChainPut(PeerGroup& peers, std::size_t batch, ChainPart part, std::vector<SourcePut*> sources)
     : peers_(peers),
-      round_(round),
+      batch_(batch),
       part_(std::move(part)),
       sources_(std::move(sources)),
-      topic_(round * kMaxChains + part_.chain) {
+      topic_(batch * kMaxChains + part_.chain) {
 }
 
 void ChainPut::run() {
@@ -32,7 +32,7 @@ void ChainPut::run() {
   finish_copies();
 }
 
-// The index in this chain of a source of the round.
+// The index in this chain of a source of the batch.
 std::size_t ChainPut::index_of(std::size_t number) const {
   const auto at = std::lower_bound(part_.sources.begin(), part_.sources.end(), number);
   return static_cast<std::size_t>(at - part_.sources.begin());
@@ -60,7 +60,7 @@ Subscription::Options ChainPut::subscription() {
           .name = [this](std::uint32_t node) { return peers_.name(node); },
           .connect = [this](std::uint32_t node) { return peers_.connect(node); },
           .pass_over =
-              [this](std::uint32_t node) { return peers_.rendezvous().pass_over(round_, part_.chain, node); },
+              [this](std::uint32_t node) { return peers_.rendezvous().pass_over(batch_, part_.chain, node); },
           .is_lost = [this](std::uint32_t node) { return peers_.rendezvous().is_lost(node); },
           .lists = lists_from_predecessor(),
           .take_list =
@@ -109,8 +109,12 @@ void ChainPut::prepare() {
     const StreamPlan::Place place = plan_->place(chunk);
     return sources_[place.source]->read(place.chunk, into, digest);
   };
-  peers_.exchange().serve_chunks(topic_,
-                                 std::make_shared<StreamChunks>(StreamChunks{*plan_, *schedule_, read}));
+  const auto lend = [this](std::size_t chunk, pack::Digest& digest) {
+    const StreamPlan::Place place = plan_->place(chunk);
+    return sources_[place.source]->lend(place.chunk, digest);
+  };
+  peers_.exchange().serve_chunks(
+      topic_, std::make_shared<StreamChunks>(StreamChunks{*plan_, *schedule_, read, lend}));
 }
 
 // One connection decrypts about 1 GB/s on one core. Several make sense if there is more to receive than the first one

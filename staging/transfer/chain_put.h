@@ -18,9 +18,9 @@ namespace lockstep::transfer {
 
 class ChainPut {
  public:
-  /// `sources` are those of the part, in its order. `round` tells apart several calls of Rendezvous::chains(). The
+  /// `sources` are those of the part, in its order. `batch` tells apart several calls of Rendezvous::chains(). The
   /// references must outlive this object.
-  ChainPut(PeerGroup& peers, std::size_t round, ChainPart part, std::vector<SourcePut*> sources);
+  ChainPut(PeerGroup& peers, std::size_t batch, ChainPart part, std::vector<SourcePut*> sources);
   ~ChainPut() { peers_.exchange().withdraw(topic_); }
   ChainPut(const ChainPut&) = delete;
   ChainPut& operator=(const ChainPut&) = delete;
@@ -45,7 +45,7 @@ class ChainPut {
   NewCopy& copy_of(const StreamPlan::Place& place) { return sources_[place.source]->copy(); }
 
   PeerGroup& peers_;
-  std::size_t round_;
+  std::size_t batch_;
   ChainPart part_;
   std::vector<SourcePut*> sources_;
   std::size_t topic_;

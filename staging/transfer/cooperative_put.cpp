@@ -93,12 +93,12 @@ class Identities {
   std::optional<std::uint32_t> node_;
 };
 
-/// Some sources, with all rounds after the first.
+/// Some sources that are put together, with all rounds after the first.
 class SourceBatch {
  public:
-  SourceBatch(PeerGroup& peers, std::size_t round, const Contexts& contexts,
+  SourceBatch(PeerGroup& peers, std::size_t batch, const Contexts& contexts,
               const std::vector<Manifest>& manifests)
-      : peers_(peers), round_(round) {
+      : peers_(peers), batch_(batch) {
     for (std::size_t s = 0; s < contexts.size(); ++s)
       sources_.push_back(std::make_unique<SourcePut>(*contexts[s], manifests[s]));
   }
@@ -106,12 +106,12 @@ class SourceBatch {
   void put(const std::function<void(const PutContext&, FoundCopy)>& done) {
     std::string states;
     for (const auto& source : sources_) states += static_cast<char>(source->find());
-    parts_ = peers_.rendezvous().chains(states, round_);
+    parts_ = peers_.rendezvous().chains(states, batch_);
     chains_.resize(parts_.size());
     run_chains();
     Messages contents;
     try {
-      contents = peers_.gather(fmt::format("contents:{}", round_), contents_message());
+      contents = peers_.gather(fmt::format("contents:{}", batch_), contents_message());
     } catch (const Error&) {  // other nodes failed
       for (const auto& source : sources_) source->keep();
       throw;
@@ -131,7 +131,7 @@ class SourceBatch {
     for (const auto& source : sources_) {
       if (!source->is_taken()) done(source->context(), source->take_result());
     }
-    if (late) peers_.gather(fmt::format("end:{}", round_), json::object());
+    if (late) peers_.gather(fmt::format("end:{}", batch_), json::object());
     chains_.clear();
   }
 
@@ -152,7 +152,7 @@ class SourceBatch {
   ChainPut& join(std::size_t c) {
     std::vector<SourcePut*> sources;
     for (const std::size_t s : parts_[c].sources) sources.push_back(sources_[s].get());
-    chains_[c] = std::make_unique<ChainPut>(peers_, round_, parts_[c], std::move(sources));
+    chains_[c] = std::make_unique<ChainPut>(peers_, batch_, parts_[c], std::move(sources));
     return *chains_[c];
   }
 
@@ -214,7 +214,7 @@ class SourceBatch {
   }
 
   PeerGroup& peers_;
-  std::size_t round_;
+  std::size_t batch_;
   std::vector<std::unique_ptr<SourcePut>> sources_;
   std::vector<ChainPart> parts_;
   std::vector<std::unique_ptr<ChainPut>> chains_;  // of each part

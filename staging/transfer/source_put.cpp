@@ -65,7 +65,13 @@ void SourcePut::prepare(bool check_source) {
 bool SourcePut::read(std::size_t chunk, std::span<std::byte> into, pack::Digest& digest) {
   if (object_) return object_->read(chunk, into, digest);
   digest = copy().store().digest(chunk);
-  return context_.resources.recent.read({&context_, chunk}, into) || copy().store().read(chunk, into);
+  return copy().store().read(chunk, into);
+}
+
+LentChunk SourcePut::lend(std::size_t chunk, pack::Digest& digest) {
+  if (object_) return nullptr;
+  digest = copy().store().digest(chunk);
+  return context_.resources.recent.lend({&context_, chunk});
 }
 
 void SourcePut::finish(std::uint32_t self, const std::function<std::uint32_t(std::size_t chunk)>& origin,

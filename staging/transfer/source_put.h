@@ -45,8 +45,9 @@ class SourcePut {
   void prepare(bool check_source);
   const ChunkPlan& plan() const { return copy_ ? copy_->plan() : object_->plan(); }
   bool lacks(std::size_t chunk) const { return copy_ && !copy_->store().has(chunk); }
-  /// As StreamChunks::read().
+  /// As in StreamChunks.
   bool read(std::size_t chunk, std::span<std::byte> into, pack::Digest& digest);
+  LentChunk lend(std::size_t chunk, pack::Digest& digest);
   /// Of a source that this node needs.
   NewCopy& copy() { return *copy_; }
   bool needed() const { return copy_ != nullptr && !taken_; }

@@ -17,6 +17,8 @@ constexpr int kUnusedTag = kFirstTag - 1;
 
 constexpr std::size_t kUncalledBytes = std::size_t{128} << 10;  // between two calls of MPI
 
+constexpr std::size_t kBurstBytes = std::size_t{256} << 10;  // sent without polling
+
 constexpr std::size_t kAlignment = 64;
 constexpr std::size_t aligned(std::size_t bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
@@ -142,7 +144,11 @@ bool NodeExchange::advance() {
     spare_.push_back({std::move(segment->scratch), std::move(segment->packed), std::move(segment->wide)});
     segment = active_.erase(segment);
   }
-  moved |= start_segment();
+  // To poll between two messages takes longer than to send them together.
+  while (start_segment()) {
+    moved = true;
+    if (active_bytes_ >= kBurstBytes) break;
+  }
   moved |= advance_posted();
   const auto ended = [&](const auto& running) {
     if (running->operation->done) return true;

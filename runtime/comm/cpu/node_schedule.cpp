@@ -58,6 +58,12 @@ Range part_of(Range range, int part, int parts, std::size_t line) {
   return {at(part), at(part + 1)};
 }
 
+// The length of the fewest equal parts that are not longer than `longest`, rounded up to cache lines.
+std::size_t part_of_bytes(std::size_t bytes, std::size_t longest) {
+  const std::size_t parts = std::max<std::size_t>(1, (bytes + longest - 1) / longest);
+  return ((bytes + parts - 1) / parts + 63) / 64 * 64;
+}
+
 void add(std::vector<Round::Message>& messages, int peer, Range range) {
   if (range.end > range.begin) messages.push_back({peer, range.begin, range.end - range.begin});
 }
@@ -246,18 +252,18 @@ ExchangePlan plan_of(const NodeGrid& grid, std::size_t bytes, const NetworkCost&
   const auto size = static_cast<double>(bytes);
   const auto dimensions = static_cast<double>(grid.factors.size());
   const double parts = 1 - 1.0 / grid.regular();
-  const auto request = [&](std::size_t first) { return first > kMaxRiding ? cost.latency : 0; };
-  const double whole =
-      request(bytes) + dimensions * cost.latency + copies * size * (cost.per_byte + cost.sum_per_byte);
-  const double slices = request(bytes / group) + 2 * dimensions * cost.latency +
-                        parts * size * (2 * cost.per_byte + cost.sum_per_byte);
   // The longest messages of a segment, those of its first round, have at most the best length.
-  if (bytes <= kMaxSegment && whole <= slices) {
-    const std::size_t segments = std::max<std::size_t>(1, (bytes + message - 1) / message);
-    return {ScheduleForm::whole, (bytes + segments - 1) / segments};
-  }
-  return {ScheduleForm::slices,
-          std::max(std::min(kMaxSegment, group * message), kMinPart * static_cast<std::size_t>(grid.nodes))};
+  const std::size_t whole_segment = part_of_bytes(bytes, message);
+  const std::size_t slices_segment = part_of_bytes(
+      bytes,
+      std::max(std::min(kMaxSegment, group * message), kMinPart * static_cast<std::size_t>(grid.nodes)));
+  const auto request = [&](std::size_t first) { return first > kMaxRiding ? cost.latency : 0; };
+  const double whole = request(whole_segment) + dimensions * cost.latency +
+                       copies * size * (cost.per_byte + cost.sum_per_byte);
+  const double slices = request(slices_segment / group) + 2 * dimensions * cost.latency +
+                        parts * size * (2 * cost.per_byte + cost.sum_per_byte);
+  if (bytes <= kMaxSegment && whole <= slices) return {ScheduleForm::whole, whole_segment};
+  return {ScheduleForm::slices, slices_segment};
 }
 
 }  // namespace lockstep::comm::cpu

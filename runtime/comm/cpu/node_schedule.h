@@ -76,9 +76,9 @@ constexpr std::size_t kMaxRiding = std::size_t{32} << 10;
 
 /// What the network and this processor need, in seconds.
 struct NetworkCost {
-  double latency = 10e-6;           ///< of a message
-  double per_byte = 1.0 / 12.5e9;   ///< on the wire
-  double sum_per_byte = 1.0 / 8e9;  ///< to add a received byte
+  double latency = 10e-6;            ///< of a message
+  double per_byte = 1.0 / 12.5e9;    ///< on the wire
+  double sum_per_byte = 1.0 / 20e9;  ///< to add a received byte
   // The lengths of the fastest messages, of operations up to kShortOperation and of longer ones.
   std::size_t short_message_bytes = kLongestMessage;
   std::size_t message_bytes = kLongestMessage;

@@ -1,11 +1,13 @@
 #include "staging/pack/images/resample.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <numbers>
 #include <vector>
 
 #include "common/error.h"
+#include "common/vectorised.h"
 
 namespace lockstep::pack {
 namespace {
@@ -66,6 +68,27 @@ std::vector<Tap> taps_of(std::size_t from, std::size_t to, Filter filter) {
   return taps;
 }
 
+LOCKSTEP_VECTORISED void add_row(const std::uint8_t* row, float weight, std::span<float> sums) {
+  for (std::size_t x = 0; x < sums.size(); ++x) sums[x] += weight * static_cast<float>(row[x]);
+}
+
+// Sums `kAtOnce` channels at a time, since a sum waits for its last addition.
+template <std::size_t kAtOnce>
+void scale_row(std::span<const float> row, std::size_t channels, const std::vector<Tap>& columns,
+               std::uint8_t* out) {
+  for (const Tap& tap : columns) {
+    for (std::size_t channel = 0; channel < channels; channel += kAtOnce) {
+      std::array<float, kAtOnce> sums{};
+      const float* pixel = row.data() + tap.first * channels + channel;
+      for (const float weight : tap.weights) {
+        for (std::size_t c = 0; c < kAtOnce; ++c) sums[c] += weight * pixel[c];
+        pixel += channels;
+      }
+      for (const float sum : sums) *out++ = static_cast<std::uint8_t>(std::clamp(sum + 0.5F, 0.0F, 255.0F));
+    }
+  }
+}
+
 }  // namespace
 
 void crop_and_resample(std::span<const std::uint8_t> from, PixelSize size, std::size_t channels,
@@ -92,29 +115,17 @@ void crop_and_resample(std::span<const std::uint8_t> from, PixelSize size, std::
   }
   const std::vector<Tap> columns = taps_of(part.width, to_size.width, filter);
   const std::vector<Tap> rows = taps_of(part.height, to_size.height, filter);
-  // The part scaled horizontally, but not yet vertically.
-  std::vector<float> narrow(part.height * to_size.width * channels);
-  for (std::size_t y = 0; y < part.height; ++y) {
-    const std::uint8_t* const row = row_of(y);
-    float* out = narrow.data() + y * to_size.width * channels;
-    for (const Tap& tap : columns) {
-      for (std::size_t c = 0; c < channels; ++c) {
-        float sum = 0;
-        for (std::size_t i = 0; i < tap.weights.size(); ++i) {
-          sum += tap.weights[i] * static_cast<float>(row[(tap.first + i) * channels + c]);
-        }
-        *out++ = sum;
-      }
-    }
-  }
-  const std::size_t stride = to_size.width * channels;
+  std::vector<float> sums(part.width * channels);
   for (std::size_t y = 0; y < to_size.height; ++y) {
-    for (std::size_t x = 0; x < stride; ++x) {
-      float sum = 0;
-      for (std::size_t i = 0; i < rows[y].weights.size(); ++i) {
-        sum += rows[y].weights[i] * narrow[(rows[y].first + i) * stride + x];
-      }
-      to[y * stride + x] = static_cast<std::uint8_t>(std::clamp(sum + 0.5F, 0.0F, 255.0F));
+    std::fill(sums.begin(), sums.end(), 0.0F);
+    for (std::size_t i = 0; i < rows[y].weights.size(); ++i) {
+      add_row(row_of(rows[y].first + i), rows[y].weights[i], sums);
+    }
+    std::uint8_t* const out = to.data() + y * to_size.width * channels;
+    if (channels == 3) {
+      scale_row<3>(sums, channels, columns, out);
+    } else {
+      scale_row<1>(sums, channels, columns, out);
     }
   }
 }

@@ -28,7 +28,7 @@ struct PixelBox {
 /// pixel is ignored. `lanczos` is the sharpest (three lobes), `box` the fastest.
 enum class Filter : std::uint8_t { box, triangle, lanczos };
 
-/// Scales a part of an image to another size, first in rows, then in columns (as Pillow's resize does). Throws UsageError
+/// Scales a part of an image to another size, first in height, which is contiguous memory, then in width. Throws UsageError
 /// if the box is not in the image or a span does not have the size that its dimensions require.
 void crop_and_resample(std::span<const std::uint8_t> from, PixelSize size, std::size_t channels,
                        const PixelBox& box, std::span<std::uint8_t> to, PixelSize to_size, Filter filter);

@@ -14,6 +14,7 @@
 
 #include "staging/transfer/copy/local_files.h"
 #include "staging/transfer/exchange/chain_schedule.h"
+#include "staging/transfer/exchange/recent_chunks.h"
 #include "staging/transfer/exchange/stream_plan.h"
 #include "staging/transfer/manifest.h"
 
@@ -26,6 +27,8 @@ struct StreamChunks {
   ChainSchedule& schedule;
   /// Reads a chunk that is here. Returns false if it cannot be read.
   std::function<bool(std::size_t chunk, std::span<std::byte> into, pack::Digest& digest)> read;
+  /// Gives a chunk that is still in memory, or null.
+  std::function<LentChunk(std::size_t chunk, pack::Digest& digest)> lend;
 };
 
 /// The chunks of an object of the cache. A file whose bytes are not those of its digest any longer is not given away. From

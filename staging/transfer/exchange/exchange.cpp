@@ -300,13 +300,18 @@ bool Exchange::send_chunk(PeerLink& link, Feed& feed, StreamChunks& chunks) {
 }
 
 void Exchange::send_one(PeerLink& link, std::size_t topic, StreamChunks& chunks, std::size_t chunk) {
-  const ChunkBuffers::Buffer buffer = buffers_.take(chunks.plan.bytes(chunk));
   pack::Digest digest;
-  if (!chunks.read(chunk, buffer.bytes(), digest)) return link.send(fmt::format("lacks {} {}", topic, chunk));
+  LentChunk data = chunks.lend(chunk, digest);
+  if (!data) {
+    ChunkBuffers::Buffer buffer = buffers_.take(chunks.plan.bytes(chunk));
+    if (!chunks.read(chunk, buffer.bytes(), digest))
+      return link.send(fmt::format("lacks {} {}", topic, chunk));
+    data = std::make_shared<const ChunkBuffers::Buffer>(std::move(buffer));
+  }
   link.send(fmt::format("chunk {} {} {} {} {}", topic, chunk, chunks.schedule.origin(chunk),
-                        buffer.bytes().size(), pack::to_hex(digest)),
-            buffer.bytes());
-  bytes_sent_ += buffer.bytes().size();
+                        data->bytes().size(), pack::to_hex(digest)),
+            data->bytes());
+  bytes_sent_ += data->bytes().size();
 }
 
 void Exchange::serve_list(std::size_t topic, std::size_t source, std::shared_ptr<const std::string> list) {

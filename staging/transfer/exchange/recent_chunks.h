@@ -1,5 +1,5 @@
-// Chunks that were stored a moment ago. A successor that keeps up gets them from memory; one that lags gets them from the
-// disk.
+// Chunks that were stored a moment ago. A successor that keeps up gets them from memory, without a copy; one that lags gets
+// them from the disk.
 //
 // Threads: safe from any.
 #pragma once
@@ -7,42 +7,47 @@
 #include <algorithm>
 #include <cstddef>
 #include <deque>
+#include <memory>
 #include <mutex>
-#include <span>
 #include <utility>
 
 #include "staging/transfer/copy/chunk_buffers.h"
 
 namespace lockstep::transfer {
 
+/// A chunk in memory. As long as it is lent, its memory is not used again.
+using LentChunk = std::shared_ptr<const ChunkBuffers::Buffer>;
+
 class RecentChunks {
  public:
   /// A chunk of one source, which its address stands for.
   using Key = std::pair<const void*, std::size_t>;
 
-  /// Keeps up to `max` chunks.
+  /// Keeps up to `max` chunks, lent ones included.
   explicit RecentChunks(std::size_t max) : max_(max) {}
 
   void keep(const Key& key, ChunkBuffers::Buffer data) {
+    auto chunk = std::make_shared<const ChunkBuffers::Buffer>(std::move(data));
     const std::lock_guard lock(mutex_);
-    chunks_.emplace_back(key, std::move(data));
-    if (chunks_.size() > max_) chunks_.pop_front();
+    chunks_.emplace_back(key, std::move(chunk));
+    if (chunks_.size() <= max_) return;
+    // The oldest that nobody sends: the new one, if a successor holds up all others.
+    chunks_.erase(std::find_if(chunks_.begin(), chunks_.end(),
+                               [](const auto& each) { return each.second.use_count() == 1; }));
   }
 
-  /// Copies a chunk; false if it is no longer kept.
-  bool read(const Key& key, std::span<std::byte> into) {
+  /// Null if the chunk is no longer kept.
+  LentChunk lend(const Key& key) {
     const std::lock_guard lock(mutex_);
     const auto found =
-        std::find_if(chunks_.begin(), chunks_.end(), [&](const auto& chunk) { return chunk.first == key; });
-    if (found == chunks_.end() || found->second.bytes().size() != into.size()) return false;
-    std::copy(found->second.bytes().begin(), found->second.bytes().end(), into.begin());
-    return true;
+        std::find_if(chunks_.begin(), chunks_.end(), [&](const auto& each) { return each.first == key; });
+    return found == chunks_.end() ? nullptr : found->second;
   }
 
  private:
   std::size_t max_;
   std::mutex mutex_;
-  std::deque<std::pair<Key, ChunkBuffers::Buffer>> chunks_;
+  std::deque<std::pair<Key, LentChunk>> chunks_;
 };
 
 }  // namespace lockstep::transfer

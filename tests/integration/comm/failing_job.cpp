@@ -3,6 +3,7 @@
 #include <linux/filter.h>
 #include <mpi.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -65,16 +66,20 @@ void die_inside_an_operation(lockstep::World& world) {
   run_on(world);
 }
 
-// As a node that loses power: nothing that arrives over TCP is answered.
+// As a node that loses power: nothing that arrives over TCP is answered, and this side does not ask.
 void stop_answering() {
+  const int off = 0;
   sock_filter drop = BPF_STMT(BPF_RET | BPF_K, 0);
   const sock_fprog program{1, &drop};
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
     const int fd = std::stoi(entry.path().filename());
     int protocol = 0;
     socklen_t length = sizeof protocol;
-    if (::getsockopt(fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &length) == 0 && protocol == IPPROTO_TCP)
-      ::setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program);
+    if (::getsockopt(fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &length) != 0 || protocol != IPPROTO_TCP)
+      continue;
+    ::setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &off, sizeof off);
+    ::setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &off, sizeof off);
+    ::setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program);
   }
 }
 

@@ -205,8 +205,9 @@ class Chain {
       digest = pack::digest_of(into);
       return true;
     };
+    const auto lend = [](std::size_t /*chunk*/, pack::Digest& /*digest*/) { return LentChunk(); };
     member.peers->exchange().serve_chunks(
-        0, std::make_shared<StreamChunks>(StreamChunks{plan_, *member.schedule, compute}));
+        0, std::make_shared<StreamChunks>(StreamChunks{plan_, *member.schedule, compute, lend}));
     ready_.arrive_and_wait();
     if (member.needs) {
       std::jthread reader([this, node] { read_share(node); });

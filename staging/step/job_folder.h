@@ -42,11 +42,11 @@ struct SourceLinks {
   static SourceLinks of(const std::string& source);
 };
 
-class StepFolder {
+class JobFolder {
  public:
   /// Creates missing folders and waits for the lock. `system` must outlive this object. Throws Error.
-  StepFolder(const std::filesystem::path& store, std::uint32_t job, FileSystem& system = FileSystem::real(),
-             std::uint32_t restart = 0);
+  JobFolder(const std::filesystem::path& store, std::uint32_t job, FileSystem& system = FileSystem::real(),
+            std::uint32_t restart = 0);
 
   /// Throws Error if two sources have the same name, or a source has the name of an earlier one.
   void check_names(const std::vector<std::string>& sources) const;

@@ -1,4 +1,4 @@
-#include "staging/step/step_folder.h"
+#include "staging/step/job_folder.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -65,7 +65,7 @@ SourceLinks SourceLinks::of(const std::string& source) {
   return links;
 }
 
-StepFolder::StepFolder(const fs::path& store, std::uint32_t job, FileSystem& system, std::uint32_t restart)
+JobFolder::JobFolder(const fs::path& store, std::uint32_t job, FileSystem& system, std::uint32_t restart)
     : system_(system), folder_(store / "jobs" / folder_name(job, restart)) {
   cache::make_own_folder(system_, store / "jobs");
   while (!lock()) {
@@ -79,7 +79,7 @@ StepFolder::StepFolder(const fs::path& store, std::uint32_t job, FileSystem& sys
 }
 
 // Returns false if the folder was renamed for removal during the wait for the lock.
-bool StepFolder::lock() {
+bool JobFolder::lock() {
   const fs::path file = folder_ / "lock";
   cache::make_own_folder(system_, folder_);
   try {
@@ -97,7 +97,7 @@ bool StepFolder::lock() {
   return named && named->st_dev == held.st_dev && named->st_ino == held.st_ino;
 }
 
-void StepFolder::check_names(const std::vector<std::string>& sources) const {
+void JobFolder::check_names(const std::vector<std::string>& sources) const {
   std::map<std::string, std::string> taken;
   for (const auto& [source, result] : staged_) taken.emplace(entry_name(source), source);
   for (const std::string& source : sources) {
@@ -109,7 +109,7 @@ void StepFolder::check_names(const std::vector<std::string>& sources) const {
   }
 }
 
-std::vector<std::string> StepFolder::missing(const std::vector<std::string>& sources) const {
+std::vector<std::string> JobFolder::missing(const std::vector<std::string>& sources) const {
   std::vector<std::string> left;
   for (const std::string& source : sources) {
     if (!staged_.contains(source)) left.push_back(source);
@@ -117,27 +117,27 @@ std::vector<std::string> StepFolder::missing(const std::vector<std::string>& sou
   return left;
 }
 
-bool StepFolder::has(const PutResult& result) const {
+bool JobFolder::has(const PutResult& result) const {
   const auto staged = staged_.find(result.source);
   return staged != staged_.end() && staged->second.version == result.version;
 }
 
 // The temporary name for making an entry.
-fs::path StepFolder::empty_part() const {
+fs::path JobFolder::empty_part() const {
   fs::path part = folder_ / ".part";
   system_.remove_all(part);
   return part;
 }
 
 // Moves a folder out of the way with all its files, because a task may read them there. It goes with the job's folder.
-void StepFolder::retire(const fs::path& folder) const {
+void JobFolder::retire(const fs::path& folder) const {
   const fs::path old = folder_ / "old";
   system_.make_folder(old, kOwn);
   system_.rename(folder, old / std::to_string(system_.list(old).size()));
 }
 
 // Replaces the link or folder of this name, atomically if the file system can, so that readers always find it.
-void StepFolder::place(const fs::path& made, const fs::path& name) const {
+void JobFolder::place(const fs::path& made, const fs::path& name) const {
   const std::optional<struct stat> before = system_.status(name);
   const std::optional<struct stat> after = system_.status(made);
   const bool replaces_folder = before && S_ISDIR(before->st_mode);
@@ -156,7 +156,7 @@ void StepFolder::place(const fs::path& made, const fs::path& name) const {
   system_.remove_all(made);  // the previous link; and rename() does nothing if both are the same file
 }
 
-void StepFolder::link_file(const fs::path& from, const fs::path& to, bool symbolic) const {
+void JobFolder::link_file(const fs::path& from, const fs::path& to, bool symbolic) const {
   const fs::path part = empty_part();
   if (symbolic) {
     system_.symlink(from.string(), part);
@@ -167,14 +167,14 @@ void StepFolder::link_file(const fs::path& from, const fs::path& to, bool symbol
 }
 
 // Makes the folders `below` in `top`, which exists.
-void StepFolder::make_folders(const fs::path& top, const fs::path& below) const {
+void JobFolder::make_folders(const fs::path& top, const fs::path& below) const {
   fs::path folder = top;
   for (const fs::path& name : below) system_.make_folder(folder /= name, kOwn);
 }
 
 // Makes a folder of symbolic links to these files of a source.
-void StepFolder::link_each_file(const std::vector<std::string>& names, const fs::path& source,
-                                const fs::path& name) const {
+void JobFolder::link_each_file(const std::vector<std::string>& names, const fs::path& source,
+                               const fs::path& name) const {
   const fs::path part = empty_part();
   system_.make_folder(part, kOwn);
   for (const std::string& file : names) {
@@ -186,7 +186,7 @@ void StepFolder::link_each_file(const std::vector<std::string>& names, const fs:
 
 // Links the copy's files in an existing folder of the same files, each in the place of its link to the source. Returns
 // false, with nothing changed, if the folder has other files.
-bool StepFolder::fill_in(const fs::path& files, const fs::path& name) const {
+bool JobFolder::fill_in(const fs::path& files, const fs::path& name) const {
   const std::optional<struct stat> folder = system_.status(name);
   if (!folder || !S_ISDIR(folder->st_mode)) return false;
   for (const fs::path& file : files_below(name)) {
@@ -203,7 +203,7 @@ bool StepFolder::fill_in(const fs::path& files, const fs::path& name) const {
   return true;
 }
 
-void StepFolder::link_copy(const PutResult& result) const {
+void JobFolder::link_copy(const PutResult& result) const {
   const fs::path name = entry(result.source);
   const bool one_file = !fs::is_directory(result.path);
   const fs::path files = one_file ? result.path.parent_path() : result.path;
@@ -229,7 +229,7 @@ void StepFolder::link_copy(const PutResult& result) const {
   }
 }
 
-void StepFolder::add(const std::vector<PutResult>& results) {
+void JobFolder::add(const std::vector<PutResult>& results) {
   for (const PutResult& result : results) {
     link_copy(result);
     staged_.insert_or_assign(result.source, result);
@@ -237,7 +237,7 @@ void StepFolder::add(const std::vector<PutResult>& results) {
   if (!results.empty()) remember();
 }
 
-bool StepFolder::leads_to(const SourceLinks& links, const fs::path& name) const {
+bool JobFolder::leads_to(const SourceLinks& links, const fs::path& name) const {
   const std::optional<struct stat> folder = system_.status(name);
   if (!folder || !S_ISDIR(folder->st_mode) || files_below(name).size() != links.files.size()) return false;
   return std::all_of(links.files.begin(), links.files.end(), [&](const std::string& file) {
@@ -246,7 +246,7 @@ bool StepFolder::leads_to(const SourceLinks& links, const fs::path& name) const 
   });
 }
 
-void StepFolder::point_at(const SourceLinks& links) {
+void JobFolder::point_at(const SourceLinks& links) {
   const fs::path name = entry(links.source);
   if (links.files.empty()) return link_file(links.folder, name, true);
   if (!links.one_file) {
@@ -256,7 +256,7 @@ void StepFolder::point_at(const SourceLinks& links) {
   for (const std::string& file : links.files) link_file(links.folder / file, name.parent_path() / file, true);
 }
 
-void StepFolder::return_to(const SourceLinks& links) {
+void JobFolder::return_to(const SourceLinks& links) {
   const fs::path name = entry(links.source);
   const std::optional<struct stat> now = system_.status(name);
   if (!now || !S_ISDIR(now->st_mode)) return point_at(links);
@@ -266,13 +266,13 @@ void StepFolder::return_to(const SourceLinks& links) {
   }
 }
 
-void StepFolder::expand_folder_link(const Source& source, const std::vector<std::string>& names) {
+void JobFolder::expand_folder_link(const Source& source, const std::vector<std::string>& names) {
   const fs::path name = entry(source.name);
   const std::optional<struct stat> now = system_.status(name);
   if (now && S_ISLNK(now->st_mode) && source.shards.empty()) link_each_file(names, source.folder, name);
 }
 
-void StepFolder::replace_file(const std::string& source, const std::string& name, const fs::path& copy) {
+void JobFolder::replace_file(const std::string& source, const std::string& name, const fs::path& copy) {
   const fs::path folder = entry(source);
   const std::optional<struct stat> about = system_.status(folder);
   const fs::path to = about && S_ISDIR(about->st_mode) ? folder / name : folder.parent_path() / name;
@@ -280,7 +280,7 @@ void StepFolder::replace_file(const std::string& source, const std::string& name
   if (now && S_ISLNK(now->st_mode)) link_file(copy, to, false);
 }
 
-void StepFolder::remember() const {
+void JobFolder::remember() const {
   std::vector<PutResult> all;
   for (const auto& [source, result] : staged_) all.push_back(result);
   const fs::path part = empty_part();
@@ -288,7 +288,7 @@ void StepFolder::remember() const {
   system_.rename(part, folder_ / kStaged);
 }
 
-std::vector<PutResult> StepFolder::staged(const std::vector<std::string>& sources) const {
+std::vector<PutResult> JobFolder::staged(const std::vector<std::string>& sources) const {
   std::vector<PutResult> results;
   for (const std::string& source : sources) {
     const auto found = staged_.find(source);

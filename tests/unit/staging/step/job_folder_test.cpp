@@ -1,4 +1,4 @@
-#include "staging/step/step_folder.h"
+#include "staging/step/job_folder.h"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -47,43 +47,43 @@ class JobsFolder : public testing::Test {
 };
 
 TEST_F(JobsFolder, HoldsHardLinksUnderTheSourcesName) {
-  StepFolder(store_, 5).add({folder_result("/mnt/man")});
+  JobFolder(store_, 5).add({folder_result("/mnt/man")});
   EXPECT_TRUE(fs::equivalent(data("man/s.tar"), store_ / "objects/a/files/s.tar"));
   EXPECT_FALSE(fs::is_symlink(data("man/s.tar")));
   EXPECT_TRUE(fs::exists(data("man/index.lockstep")));
 }
 
 TEST_F(JobsFolder, ASingleShardHasItsIndexBesideIt) {
-  StepFolder(store_, 5).add({shard_result("/mnt/man/s.tar")});
+  JobFolder(store_, 5).add({shard_result("/mnt/man/s.tar")});
   EXPECT_TRUE(fs::exists(data("s.tar")));
   EXPECT_TRUE(fs::exists(data("index.lockstep")));
 }
 
 TEST_F(JobsFolder, APatternIsAFolderEvenIfItMatchesOneShard) {
-  StepFolder(store_, 5).add({shard_result("/mnt/man/s*.tar")});
+  JobFolder(store_, 5).add({shard_result("/mnt/man/s*.tar")});
   EXPECT_TRUE(fs::exists(data("man/s.tar")));
   EXPECT_TRUE(fs::exists(data("man/index.lockstep")));
 }
 
 TEST_F(JobsFolder, TheNextStepFindsStagedSources) {
-  { StepFolder(store_, 5).add({folder_result("/mnt/man")}); }
-  const StepFolder next(store_, 5);
+  { JobFolder(store_, 5).add({folder_result("/mnt/man")}); }
+  const JobFolder next(store_, 5);
   EXPECT_THAT(next.missing({"/mnt/man", "/mnt/other"}), ElementsAre("/mnt/other"));
   ASSERT_EQ(next.staged({"/mnt/man"}).size(), 1U);
   EXPECT_EQ(next.staged({"/mnt/man"}).front().bytes, 10U);
-  EXPECT_THAT(StepFolder(store_, 6).missing({"/mnt/man"}), ElementsAre("/mnt/man"));
+  EXPECT_THAT(JobFolder(store_, 6).missing({"/mnt/man"}), ElementsAre("/mnt/man"));
 }
 
 TEST_F(JobsFolder, AddingTwiceChangesNothing) {
-  StepFolder folder(store_, 5);
+  JobFolder folder(store_, 5);
   folder.add({folder_result("/mnt/man")});
   folder.add({folder_result("/mnt/man")});
   EXPECT_EQ(std::distance(fs::directory_iterator(data("man")), fs::directory_iterator()), 2);
 }
 
 TEST_F(JobsFolder, TwoSourcesOfOneNameAreRefusedEvenInDifferentSteps) {
-  { StepFolder(store_, 5).add({folder_result("/mnt/man")}); }
-  const StepFolder next(store_, 5);
+  { JobFolder(store_, 5).add({folder_result("/mnt/man")}); }
+  const JobFolder next(store_, 5);
   EXPECT_NO_THROW(next.check_names({"/mnt/man", "/mnt/other"}));
   EXPECT_THAT([&] { next.check_names({"/scratch/man"}); },
               testing::ThrowsMessage<Error>(HasSubstr("$LOCKSTEP_DATA/man")));
@@ -95,7 +95,7 @@ TEST_F(JobsFolder, AnExpandedFolderIsFilledInPlace) {
   write_file_atomically(store_ / "src/index.lockstep", "index");
   write_file_atomically(store_ / "src/s.tar", "shard");
   const std::string source = (store_ / "src").string();
-  StepFolder folder(store_, 5);
+  JobFolder folder(store_, 5);
   folder.point_at(SourceLinks::of(source));
   folder.expand_folder_link(resolve_source(source), {"index.lockstep", "s.tar"});
   const UniqueFd task = open_file(data("src"), O_RDONLY | O_DIRECTORY);
@@ -116,7 +116,7 @@ TEST_F(JobsFolder, AReplacedFolderKeepsItsFilesForTheTaskInIt) {
   write_file_atomically(store_ / "objects/b/files/s.tar", "other");
   PutResult other = folder_result("/mnt/man");
   other.path = store_ / "objects/b/files";
-  StepFolder folder(store_, 5);
+  JobFolder folder(store_, 5);
   folder.add({folder_result("/mnt/man")});
   const UniqueFd task = open_file(data("man"), O_RDONLY | O_DIRECTORY);
   for (const bool to_source : {false, true}) {
@@ -131,18 +131,18 @@ TEST_F(JobsFolder, AReplacedFolderKeepsItsFilesForTheTaskInIt) {
 }
 
 TEST_F(JobsFolder, AJobThatWasQueuedAgainBeginsAnew) {
-  { StepFolder(store_, 5).add({folder_result("/mnt/man")}); }
-  const StepFolder again(store_, 5, FileSystem::real(), 1);
+  { JobFolder(store_, 5).add({folder_result("/mnt/man")}); }
+  const JobFolder again(store_, 5, FileSystem::real(), 1);
   EXPECT_THAT(again.missing({"/mnt/man"}), ElementsAre("/mnt/man"));
   EXPECT_TRUE(fs::is_directory(store_ / "jobs/5-1"));
 }
 
 // gc renames the folder of an ended job like this.
 TEST_F(JobsFolder, AFolderRenamedDuringTheWaitForItsLockIsMadeAgain) {
-  auto first = std::make_unique<StepFolder>(store_, 5);
+  auto first = std::make_unique<JobFolder>(store_, 5);
   struct stat lock {};
   ASSERT_EQ(::stat((store_ / "jobs/5/lock").c_str(), &lock), 0);
-  std::thread second([&] { StepFolder(store_, 5).add({folder_result("/mnt/man")}); });
+  std::thread second([&] { JobFolder(store_, 5).add({folder_result("/mnt/man")}); });
   const auto waits = [&] {
     std::istringstream locks(read_text_file("/proc/locks"));
     const std::string inode = ":" + std::to_string(lock.st_ino) + " ";
@@ -156,13 +156,13 @@ TEST_F(JobsFolder, AFolderRenamedDuringTheWaitForItsLockIsMadeAgain) {
   first.reset();
   second.join();
   EXPECT_TRUE(fs::exists(data("man/s.tar")));
-  EXPECT_THAT(StepFolder(store_, 5).missing({"/mnt/man"}), testing::IsEmpty());
+  EXPECT_THAT(JobFolder(store_, 5).missing({"/mnt/man"}), testing::IsEmpty());
 }
 
 TEST_F(JobsFolder, ADamagedListIsNamed) {
-  { StepFolder(store_, 5).add({folder_result("/mnt/man")}); }
+  { JobFolder(store_, 5).add({folder_result("/mnt/man")}); }
   write_file_atomically(store_ / "jobs/5/staged.json", "{");
-  EXPECT_THROW(StepFolder(store_, 5), Error);
+  EXPECT_THROW(JobFolder(store_, 5), Error);
 }
 
 TEST_F(JobsFolder, TheRecordIsReadableForTheGroupWhateverTheUmask) {
