@@ -312,7 +312,7 @@ class RankFamilies {
     using record::CollectiveTotals;
     family(
         "lockstep_collective_bytes_total",
-        "Bytes of collectives in backward: divided by their seconds, NCCL's algorithm bandwidth.",
+        "Bytes of the step's collectives: divided by their seconds, NCCL's algorithm bandwidth.",
         [](const CollectiveTotals& totals, double /*factor*/) { return static_cast<double>(totals.bytes); });
     family(
         "lockstep_collective_bus_bytes_total",
@@ -321,7 +321,7 @@ class RankFamilies {
           return factor * static_cast<double>(totals.bytes);
         });
     family("lockstep_collective_seconds_total",
-           "Time in which collectives in backward moved data, without waiting for later ranks.",
+           "Time in which the step's collectives moved data, without waiting for later ranks.",
            [](const CollectiveTotals& totals, double /*factor*/) { return seconds(totals.ns); });
   }
 

@@ -54,7 +54,7 @@ constexpr std::string_view name(Phase phase) {
   return kPhaseNames[index(phase)];
 }
 
-// The collectives of backward. Bandwidths are defined as by NCCL's tests: the algorithm's is bytes ÷ time, where a
+// The collectives of a step. Bandwidths are defined as by NCCL's tests: the algorithm's is bytes ÷ time, where a
 // reduce-scatter or all-gather counts the bytes of all ranks' parts. The bus's is that times bus_factor(): what each rank
 // must send at least, so it can be compared with a link, and with other numbers of ranks.
 enum class Collective : std::uint32_t { all_reduce, reduce_scatter, all_gather, broadcast };

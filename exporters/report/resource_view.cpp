@@ -85,14 +85,20 @@ std::vector<std::string> gpu_cells(const Snapshot& rank) {
           fmt::to_string(gpu.ecc_uncorrected)};
 }
 
-constexpr std::array<Column, 4> kExchanged = {{{"ar_alg", "all-reduce: algorithm bandwidth, GB/s"},
-                                               {"ar_bus", "its bus bandwidth, GB/s"},
-                                               {"rs_alg", "reduce-scatter: algorithm bandwidth, GB/s"},
-                                               {"rs_bus", "its bus bandwidth, GB/s"}}};
+constexpr std::array<Column, 2 * record::kCollectives> kExchanged = {
+    {{"ar_alg", "all-reduce: algorithm bandwidth, GB/s"},
+     {"ar_bus", "its bus bandwidth, GB/s"},
+     {"rs_alg", "reduce-scatter: algorithm bandwidth, GB/s"},
+     {"rs_bus", "its bus bandwidth, GB/s"},
+     {"ag_alg", "all-gather: algorithm bandwidth, GB/s"},
+     {"ag_bus", "its bus bandwidth, GB/s"},
+     {"bc_alg", "broadcast: algorithm bandwidth, GB/s"},
+     {"bc_bus", "its bus bandwidth, GB/s"}}};
 
 std::vector<std::string> exchanged_cells(const Snapshot& rank) {
   std::vector<std::string> cells;
-  for (const auto collective : {record::Collective::all_reduce, record::Collective::reduce_scatter}) {
+  for (std::size_t i = 0; i < record::kCollectives; ++i) {
+    const auto collective = static_cast<record::Collective>(i);
     const double bandwidth = totals_of(rank, collective).algorithm_bandwidth() * 1e-9;
     const double bus = bandwidth * record::bus_factor(collective, rank.identity.size);
     cells.push_back(bandwidth == 0 ? "-" : fmt::format("{:.3g}", bandwidth));
@@ -127,10 +133,11 @@ const std::array kTables = {
             return rank.resources->gpu.sampled() ? 1 + rank.resources->gpu.slowed_ns : 0;
           },
           gpu_cells},
-    Table{"bandwidth of gradients in GB/s, as NCCL's tests define it", "time", kExchanged,
+    Table{"bandwidth of collectives in GB/s, as NCCL's tests define it", "time", kExchanged,
           [](const Snapshot& rank) {
-            return totals_of(rank, record::Collective::all_reduce).ns +
-                   totals_of(rank, record::Collective::reduce_scatter).ns;
+            std::uint64_t ns = 0;
+            for (const record::CollectiveTotals& totals : rank.resources->collectives) ns += totals.ns;
+            return ns;
           },
           exchanged_cells}};
 

@@ -10,7 +10,7 @@
 
 namespace lockstep::report {
 
-/// Tables of the ranks with the largest memory, of their GPUs, and of the bandwidth of gradients; empty without samples.
+/// Tables of the ranks with the largest memory, of their GPUs, and of the bandwidth of collectives; empty without samples.
 std::string resource_text(const Run& run);
 
 /// The same for a page, with all ranks and a heading.

@@ -1,10 +1,23 @@
 #include "runtime/comm/communicator.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
 #include <new>
 
 namespace lockstep::comm {
+
+std::uint64_t duration_ns(std::span<const WorkHandle> works) {
+  std::uint64_t begin = std::numeric_limits<std::uint64_t>::max();
+  std::uint64_t end = 0;
+  for (const WorkHandle& work : works) {
+    const WorkTimes times = work->times();
+    begin = std::min(begin, std::max(times.began_ns, times.all_asked_ns));
+    end = std::max(end, times.ended_ns);
+  }
+  return end > begin ? end - begin : 0;
+}
 
 std::shared_ptr<void> Communicator::allocate(std::size_t bytes) {
   constexpr std::size_t kAlignment = 64;

@@ -17,6 +17,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -74,6 +75,10 @@ class Work {
 };
 
 using WorkHandle = std::shared_ptr<Work>;
+
+/// The time from the begin of the first of these operations on host memory, which have ended, to the end of the last one,
+/// in nanoseconds. Waiting for later ranks counts only if they are on other nodes. 0 without an operation.
+std::uint64_t duration_ns(std::span<const WorkHandle> works);
 
 /// This rank's position among all ranks.
 struct RankInfo {

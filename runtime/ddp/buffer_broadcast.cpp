@@ -63,9 +63,11 @@ void BufferBroadcast::send(int root, const std::vector<torch::Tensor>& buffers) 
   };
   const bool sends = communicator_.rank() == root;
   if (sends) copy_all(false);
-  communicator_
-      .broadcast({memory_.get(), bytes, comm::DataType::u8}, root, fmt::format("{} buffers", buffers.size()))
-      ->wait();
+  const comm::WorkHandle work = communicator_.broadcast({memory_.get(), bytes, comm::DataType::u8}, root,
+                                                        fmt::format("{} buffers", buffers.size()));
+  work->wait();
+  if (buffers.front().is_cpu())
+    timer_.add_collective(record::Collective::broadcast, bytes, comm::duration_ns({&work, 1}));
   if (!sends) copy_all(true);
 }
 

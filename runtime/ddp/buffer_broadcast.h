@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "runtime/comm/communicator.h"
+#include "runtime/profile/step_timer.h"
 
 namespace lockstep::ddp {
 
@@ -20,13 +21,15 @@ std::vector<torch::Tensor> buffers_of(const torch::nn::Module& module);
 class BufferBroadcast {
  public:
   /// `communicator` takes memory of the buffers' device.
-  explicit BufferBroadcast(comm::Communicator& communicator) : communicator_(communicator) {}
+  BufferBroadcast(comm::Communicator& communicator, profile::StepTimer& timer)
+      : communicator_(communicator), timer_(timer) {}
 
   /// Overwrites the tensors with those of `root`. All ranks call it, with tensors of the same types and shapes.
   void send(int root, const std::vector<torch::Tensor>& buffers);
 
  private:
   comm::Communicator& communicator_;
+  profile::StepTimer& timer_;
   std::shared_ptr<void> memory_;  // for all buffers, one after the other
   std::size_t bytes_ = 0;
 };

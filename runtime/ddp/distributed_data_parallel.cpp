@@ -69,15 +69,15 @@ DistributedDataParallelBase::DistributedDataParallelBase(torch::nn::Module& modu
   reducer_ = std::make_unique<ddp::Reducer>(communicator, *device_communicator_, world.timer(), parameters,
                                             options, sync_);
   known_ = std::make_unique<ddp::KnownParameters>(module);
-  buffer_broadcast_ = std::make_unique<ddp::BufferBroadcast>(*device_communicator_);
+  buffer_broadcast_ = std::make_unique<ddp::BufferBroadcast>(*device_communicator_, world.timer());
   world.timer().add_model(reducer_.get());
   check_due_ = checks(options, world.rank());
-  profile::set_model(&module);
+  profile::add_model(module);
 }
 
 DistributedDataParallelBase::~DistributedDataParallelBase() {
   world_.timer().remove_model(reducer_.get());
-  profile::set_model(nullptr);
+  profile::remove_model(module_);
 }
 
 profile::StepTimer::Scope DistributedDataParallelBase::forward_scope() {

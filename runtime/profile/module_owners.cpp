@@ -3,32 +3,36 @@
 #include <torch/nn/modules/container/modulelist.h>
 #include <torch/nn/modules/container/sequential.h>
 
-namespace lockstep::profile {
-namespace {
+#include <iterator>
 
-void add_modules(const torch::nn::Module& parent, const std::string& prefix, ModuleOwners& found) {
-  for (const auto& child : parent.named_children()) {
-    const std::string name = prefix + child.key();
-    const torch::nn::Module* module = child.value().get();
-    if (dynamic_cast<const torch::nn::SequentialImpl*>(module) != nullptr ||
-        dynamic_cast<const torch::nn::ModuleListImpl*>(module) != nullptr) {
-      add_modules(*module, name + ".", found);
+namespace lockstep::profile {
+
+void ModuleOwners::add(const torch::nn::Module& module, const std::string& prefix) {
+  for (const auto& item : module.named_children()) {
+    const std::string name = prefix + item.key();
+    const torch::nn::Module& child = *item.value();
+    if (dynamic_cast<const torch::nn::SequentialImpl*>(&child) != nullptr ||
+        dynamic_cast<const torch::nn::ModuleListImpl*>(&child) != nullptr) {
+      add(child, name + ".");
       continue;
     }
-    const auto parameters = module->parameters();
+    const auto parameters = child.parameters();
     if (parameters.empty()) continue;
-    for (const auto& parameter : parameters)
-      found.owners.emplace(parameter.storage().unsafeGetStorageImpl(), static_cast<int>(found.names.size()));
-    found.names.push_back(name);
+    for (const torch::Tensor& parameter : parameters) {
+      const auto begin = reinterpret_cast<std::uintptr_t>(address_of(parameter));
+      if (begin != 0)
+        ranges_.emplace(begin, Range{begin + parameter.nbytes(), static_cast<int>(names_.size())});
+    }
+    names_.push_back(name);
   }
 }
 
-}  // namespace
-
-ModuleOwners module_owners(const torch::nn::Module& module) {
-  ModuleOwners found;
-  add_modules(module, "", found);
-  return found;
+int ModuleOwners::owner_of(const void* address) const {
+  const auto at = reinterpret_cast<std::uintptr_t>(address);
+  const auto after = ranges_.upper_bound(at);
+  if (after == ranges_.begin()) return -1;
+  const Range& range = std::prev(after)->second;
+  return at < range.end ? range.module : -1;
 }
 
 }  // namespace lockstep::profile

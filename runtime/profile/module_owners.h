@@ -6,8 +6,10 @@
 
 #include <ATen/core/ivalue.h>
 
+#include <cstddef>
+#include <cstdint>
+#include <map>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 namespace torch::nn {
@@ -16,17 +18,29 @@ class Module;
 
 namespace lockstep::profile {
 
-struct ModuleOwners {
-  std::vector<std::string> names;  ///< of the modules; those of a Sequential or ModuleList one by one
-  std::unordered_map<const c10::StorageImpl*, int> owners;  ///< of the parameters' memory: index in `names`
+class ModuleOwners {
+ public:
+  /// Adds the module's children that have parameters, with `prefix` before their names. Those of a Sequential or ModuleList
+  /// are added one by one.
+  void add(const torch::nn::Module& module, const std::string& prefix = "");
 
-  /// The module of the first of the values that is a parameter; -1 without any.
+  const std::vector<std::string>& names() const { return names_; }
+
+  /// The module, as an index in names(), whose parameter is at this address; -1 if there is none. Parameters may
+  /// share memory, as those of a flattened LSTM do.
+  int owner_of(const void* address) const;
+  /// The module of the first of the values that is a parameter or a part of one; -1 without any.
   template <typename Values>
-  int owner_of(const Values& values) const;
-};
+  int owner_of_any(const Values& values) const;
 
-/// The module's children that have parameters.
-ModuleOwners module_owners(const torch::nn::Module& module);
+ private:
+  struct Range {
+    std::uintptr_t end = 0;
+    int module = -1;
+  };
+  std::vector<std::string> names_;
+  std::map<std::uintptr_t, Range> ranges_;  // by their begins
+};
 
 /// Null if the value is not a tensor with memory.
 inline const c10::StorageImpl* storage_of(const c10::IValue& value) {
@@ -34,11 +48,20 @@ inline const c10::StorageImpl* storage_of(const c10::IValue& value) {
   return value.toTensor().storage().unsafeGetStorageImpl();
 }
 
+/// The address of the first element; null if the value is not a tensor with memory.
+inline const void* address_of(const c10::IValue& value) {
+  const c10::StorageImpl* const storage = storage_of(value);
+  if (storage == nullptr || storage->data() == nullptr) return nullptr;
+  const at::Tensor& tensor = value.toTensor();
+  return static_cast<const std::byte*>(storage->data()) +
+         static_cast<std::size_t>(tensor.storage_offset()) * tensor.element_size();
+}
+
 template <typename Values>
-int ModuleOwners::owner_of(const Values& values) const {
+int ModuleOwners::owner_of_any(const Values& values) const {
   for (const auto& value : values) {
-    const auto owner = owners.find(storage_of(value));
-    if (owner != owners.end()) return owner->second;
+    const int owner = owner_of(address_of(value));
+    if (owner >= 0) return owner;
   }
   return -1;
 }

@@ -7,6 +7,8 @@
 #include <c10/core/CachingDeviceAllocator.h>
 #endif
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <atomic>
 #include <map>
@@ -15,6 +17,7 @@
 #include <optional>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "common/clock.h"
 #include "runtime/profile/accelerator.h"
@@ -31,8 +34,8 @@ struct Nodes {
   int module = -1;
 };
 
-struct Model {
-  const torch::nn::Module* module = nullptr;
+struct Models {
+  std::vector<const torch::nn::Module*> all;
   ModuleOwners modules;  // while tracing
   c10::DeviceType device = c10::DeviceType::CUDA;
   std::mutex mutex;
@@ -40,8 +43,8 @@ struct Model {
   std::atomic<std::uint64_t> nodes_run = 0;
 };
 
-Model& model() {
-  static auto* const one = new Model;  // never destroyed: threads may outlive main
+Models& models() {
+  static auto* const one = new Models;  // never destroyed: threads may outlive main
   return *one;
 }
 
@@ -81,9 +84,9 @@ void begin_outermost(const at::RecordFunction& function, Begin& context) {
     }
     return;
   }
-  const std::uint64_t nodes_run = model().nodes_run.load(std::memory_order_relaxed);
+  const std::uint64_t nodes_run = models().nodes_run.load(std::memory_order_relaxed);
   if (state.module_until != nodes_run) state.module = -1;
-  const int owner = model().modules.owner_of(inputs);
+  const int owner = models().modules.owner_of_any(inputs);
   if (owner >= 0) {
     state.module = owner;
     state.module_until = nodes_run;
@@ -96,10 +99,10 @@ void begin_outermost(const at::RecordFunction& function, Begin& context) {
 
 void begin_node(const at::RecordFunction& function, Begin& context) {
   ++state.nodes;
-  model().nodes_run.fetch_add(1, std::memory_order_relaxed);
+  models().nodes_run.fetch_add(1, std::memory_order_relaxed);
   context.part = ModelPart::node;
-  const std::scoped_lock lock(model().mutex);
-  const auto& nodes = model().nodes;
+  const std::scoped_lock lock(models().mutex);
+  const auto& nodes = models().nodes;
   auto made = nodes.upper_bound({function.forwardThreadId(), static_cast<std::uint64_t>(function.seqNr())});
   if (made == nodes.begin()) return;
   --made;
@@ -119,7 +122,7 @@ std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
              !name.starts_with("autograd::engine::")) {
     context->is_operator = true;
     if (state.depth++ == 0) begin_outermost(function, *context);
-    state.waited = state.waited || waits_for_device(name, inputs_of(function), model().device);
+    state.waited = state.waited || waits_for_device(name, inputs_of(function), models().device);
     state.copied += bytes_to_device(name, inputs_of(function));
   }
   context->ns = monotonic_ns();
@@ -140,9 +143,9 @@ std::uint64_t made_bytes(const Begin& context, const std::vector<c10::IValue>& r
 std::uint64_t end_outermost(const at::RecordFunction& function, const Begin& context) {
   if (context.part == ModelPart::forward) {
     const std::uint64_t next = at::sequence_number::peek();
-    const std::scoped_lock lock(model().mutex);
+    const std::scoped_lock lock(models().mutex);
     if (next > context.first_node)
-      model().nodes[{function.threadId(), context.first_node}] = {.end = next, .module = context.module};
+      models().nodes[{function.threadId(), context.first_node}] = {.end = next, .module = context.module};
   }
   if (state.waited) add_fault(OperationFault::device_wait, function.name());
   if (context.part == ModelPart::none) return 0;
@@ -175,17 +178,24 @@ void end(const at::RecordFunction& function, at::ObserverContext* observed) {
 
 }  // namespace
 
-void set_model(const torch::nn::Module* module) {
-  model().module = module;
+void add_model(const torch::nn::Module& model) {
+  models().all.push_back(&model);
+}
+
+void remove_model(const torch::nn::Module& model) {
+  std::erase(models().all, &model);
 }
 
 void trace_operators(bool on) {
   static std::optional<at::CallbackHandle> handle;
   if (on && !handle) {
-    model().modules = model().module == nullptr ? ModuleOwners() : module_owners(*model().module);
-    model().device = accelerator().value_or(c10::DeviceType::CUDA);
-    model().nodes.clear();
-    set_modules(model().modules.names);
+    models().modules = {};
+    int number = 0;
+    for (const torch::nn::Module* const model : models().all)
+      models().modules.add(*model, ++number == 1 ? "" : fmt::format("{}:", number));
+    models().device = accelerator().value_or(c10::DeviceType::CUDA);
+    models().nodes.clear();
+    set_modules(models().modules.names());
     handle =
         at::addGlobalCallback(at::RecordFunctionCallback(&begin, &end).needsInputs(true).needsOutputs(true));
   } else if (!on && handle) {

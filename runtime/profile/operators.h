@@ -4,7 +4,7 @@
 // An operator of a forward belongs to the module that owns its weights, one without weights to the module before it. A
 // node of backward belongs to the module of the operator that made it.
 //
-// Threads: set_model() and trace_operators() are called by one at a time; device_bytes() is safe from any.
+// Threads: add_model(), remove_model() and trace_operators() are called by one at a time; device_bytes() is safe from any.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,10 @@ class Module;
 
 namespace lockstep::profile {
 
-/// The model whose modules the following traces know; it must outlive them. Null: none.
-void set_model(const torch::nn::Module* model);
+/// A model whose modules the following traces know. The modules of a second model are called "2:NAME".
+void add_model(const torch::nn::Module& model);
+/// Call it before the model ends.
+void remove_model(const torch::nn::Module& model);
 
 /// Switches the tracing of operators on or off. A call with the current value does nothing. An operator that
 /// runs at that moment is left out.

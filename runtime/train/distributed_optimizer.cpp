@@ -71,6 +71,7 @@ DistributedOptimizerBase::DistributedOptimizerBase(DistributedDataParallelBase& 
                                                    const train::ParameterGroups& groups,
                                                    std::unique_ptr<torch::optim::Optimizer> inner)
     : communicator_(ddp.world().communicator()),
+      timer_(ddp.world().timer()),
       module_(module),
       parameters_(train::name_parameters(module, groups)),
       inner_(std::move(inner)),
@@ -103,7 +104,7 @@ void DistributedOptimizerBase::step() {
   adopt_layout();
   shards_->take_gradients();
   inner_->step();
-  shards_->gather(hook_->communicator());
+  shards_->gather(hook_->communicator(), timer_);
   // LibTorch did not see that gather() wrote the parameters.
   for (const auto& [name, parameter] : parameters_) parameter.unsafeGetTensorImpl()->bump_version();
 }

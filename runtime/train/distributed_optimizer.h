@@ -221,6 +221,7 @@ class DistributedOptimizerBase {
   std::vector<train::StatePiece> state_now() const;
 
   comm::Communicator& communicator_;
+  profile::StepTimer& timer_;
   const torch::nn::Module& module_;
   std::vector<Named> parameters_;
   std::vector<std::size_t> group_of_;            // by parameter

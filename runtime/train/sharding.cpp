@@ -122,10 +122,12 @@ void Shards::take_gradients() {
   }
 }
 
-void Shards::gather(comm::Communicator& communicator) {
+void Shards::gather(comm::Communicator& communicator, profile::StepTimer& timer) {
+  std::uint64_t bytes = 0;
   std::vector<comm::WorkHandle> works;
   for (const ddp::FlatBucket& bucket : buckets_) {
     const comm::Buffer all = bucket.buffer();
+    bytes += all.bytes();
     const EqualParts parts(static_cast<std::int64_t>(all.count), communicator.size());
     if (parts.each > 0) {
       const comm::Buffer mine =
@@ -138,6 +140,8 @@ void Shards::gather(comm::Communicator& communicator) {
     }
   }
   for (const auto& work : works) work->wait();
+  if (!buckets_.empty() && buckets_.front().tensor().is_cpu())
+    timer.add_collective(record::Collective::all_gather, bytes, comm::duration_ns(works));
 }
 
 }  // namespace lockstep::train

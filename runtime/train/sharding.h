@@ -15,6 +15,7 @@
 #include "runtime/comm/communicator.h"
 #include "runtime/ddp/comm_hook.h"
 #include "runtime/ddp/flat_bucket.h"
+#include "runtime/profile/step_timer.h"
 #include "runtime/train/optimizer_state.h"
 
 namespace lockstep::train {
@@ -81,8 +82,8 @@ class Shards {
   /// Gives every slice its part of the parameter's gradient, or none.
   void take_gradients();
 
-  /// Sends this rank's elements to all ranks, and receives theirs.
-  void gather(comm::Communicator& communicator);
+  /// Sends this rank's elements to all ranks, and receives theirs. `timer` records the bytes and the time.
+  void gather(comm::Communicator& communicator, profile::StepTimer& timer);
 
  private:
   std::vector<ddp::FlatBucket> buckets_;

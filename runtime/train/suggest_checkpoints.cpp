@@ -21,12 +21,13 @@ using Storage = c10::StorageImpl;
 // Measures a forward: the time of each module, and the results that live on because backward needs them.
 class Measurement {
  public:
-  explicit Measurement(const torch::nn::Module& module) : owners_(profile::module_owners(module)) {
-    for (const std::string& name : owners_.names) modules_.push_back({.candidate = {.module = name}});
+  explicit Measurement(const torch::nn::Module& module) {
+    owners_.add(module);
+    for (const std::string& name : owners_.names()) modules_.push_back({.candidate = {.module = name}});
   }
 
   void see(const ddp::Operation& operation) {
-    const int owner = owners_.owner_of(operation.inputs);
+    const int owner = owners_.owner_of_any(operation.inputs);
     if (owner >= 0) now_ = owner;
     if (operation.called_by_program) {
       const std::uint64_t ns = monotonic_ns();
@@ -37,7 +38,7 @@ class Measurement {
       const Storage* storage = storage_of(result);
       const bool view = std::any_of(operation.inputs.begin(), operation.inputs.end(),
                                     [&](const auto& input) { return storage_of(input) == storage; });
-      if (storage == nullptr || view || owners_.owners.count(storage) > 0) continue;
+      if (storage == nullptr || view || owners_.owner_of(profile::address_of(result)) >= 0) continue;
       const auto known = seen_.find(storage);
       if (known != seen_.end() && !results_[known->second].storage.expired()) continue;
       seen_[storage] = results_.size();

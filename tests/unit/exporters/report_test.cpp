@@ -296,14 +296,19 @@ TEST_F(ReportTest, BandwidthsAreThoseThatNcclsTestsDefine) {
   writer.set_resources({.sampled_ns = 1});
   EXPECT_THAT(to_text(load({folder_.path()})), Not(HasSubstr("bandwidth")));
   writer.add_collective(record::Collective::all_reduce, 3'000'000'000, 2'000'000'000);
+  writer.add_collective(record::Collective::all_gather, 2'000'000, 1'000'000);
+  writer.add_collective(record::Collective::broadcast, 1'000, 2'000);
   writer.set_resources({.sampled_ns = 2});
   const auto run = load({folder_.path()});
-  EXPECT_THAT(to_text(run), HasSubstr("\nbandwidth of gradients in GB/s, as NCCL's tests define it:\n"
-                                      "rank  node    ar_alg    ar_bus    rs_alg    rs_bus\n"
-                                      "   0  n1         1.5      2.25         -         -\n"));
-  EXPECT_THAT(to_html(run), HasSubstr("<h2>Bandwidth of gradients"));
+  EXPECT_THAT(
+      to_text(run),
+      HasSubstr(
+          "\nbandwidth of collectives in GB/s, as NCCL's tests define it:\n"
+          "rank  node    ar_alg    ar_bus    rs_alg    rs_bus    ag_alg    ag_bus    bc_alg    bc_bus\n"
+          "   0  n1         1.5      2.25         -         -         2       1.5       0.5       0.5\n"));
+  EXPECT_THAT(to_html(run), HasSubstr("<h2>Bandwidth of collectives"));
   const nlohmann::json json = to_json(run)["ranks"][0]["collectives"];
-  EXPECT_EQ(json.size(), 1U);
+  EXPECT_EQ(json.size(), 3U);
   EXPECT_DOUBLE_EQ(json["all_reduce"]["algorithm_bytes_per_second"], 1.5e9);
   EXPECT_DOUBLE_EQ(json["all_reduce"]["bus_bytes_per_second"], 2.25e9);
 }

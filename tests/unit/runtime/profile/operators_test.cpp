@@ -21,6 +21,7 @@ using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::Key;
+using ::testing::Not;
 using ::testing::Pair;
 
 struct TwoLayersImpl : torch::nn::Module {
@@ -46,8 +47,8 @@ TORCH_MODULE(TwoLayers);
 
 class Operators : public ::testing::Test {
  protected:
-  Operators() { set_model(model_.ptr().get()); }
-  ~Operators() override { set_model(nullptr); }
+  Operators() { add_model(*model_); }
+  ~Operators() override { remove_model(*model_); }
 
   static Spans trace(const std::function<void()>& step) {
     trace_operators(true);
@@ -86,6 +87,38 @@ TEST_F(Operators, BelongToTheModuleThatOwnsTheirWeightsOrToTheOneBefore) {
       EXPECT_EQ(span.bytes, 32 * 64 * sizeof(float));
     }
   }
+}
+
+TEST_F(Operators, ModulesOfASecondModelHaveItsNumber) {
+  const TwoLayers other;
+  add_model(*other);
+  const Spans spans = trace([&] { TwoLayers(other)(x_); });
+  remove_model(*other);
+  EXPECT_THAT(spans.modules,
+              ElementsAre("first", "blocks.0", "blocks.2", "2:first", "2:blocks.0", "2:blocks.2"));
+  const auto operators = operators_of(spans, ModelPart::forward);
+  EXPECT_THAT(operators, Contains(Pair("2:first", "aten::linear")));
+  EXPECT_THAT(operators, Not(Contains(Key("first"))));
+  EXPECT_THAT(trace([] {}).modules, ElementsAre("first", "blocks.0", "blocks.2"));
+}
+
+// As those of a flattened LSTM, or of a model in one buffer.
+TEST_F(Operators, ParametersMayShareMemory) {
+  torch::NoGradGuard no_grad;
+  std::int64_t elements = 0;
+  for (const auto& parameter : model_->parameters()) elements += parameter.numel();
+  const torch::Tensor memory = torch::zeros({elements});
+  std::int64_t begin = 0;
+  for (auto& parameter : model_->parameters()) {
+    parameter.set_data(memory.narrow(0, begin, parameter.numel()).view(parameter.sizes()));
+    begin += parameter.numel();
+  }
+  const torch::AutoGradMode grad(true);
+  const Spans spans = trace([&] { model_(x_); });
+  EXPECT_THAT(operators_of(spans, ModelPart::forward),
+              ElementsAre(Pair("blocks.0", "aten::linear"), Pair("blocks.0", "aten::relu"),
+                          Pair("blocks.2", "aten::linear"), Pair("first", "aten::linear"),
+                          Pair("first", "aten::tanh")));
 }
 
 TEST_F(Operators, NodesOfBackwardBelongToTheModuleWhoseOperatorMadeThem) {
