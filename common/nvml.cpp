@@ -48,6 +48,7 @@ std::unique_ptr<Library> Library::open(const char* name) {
 }
 
 Library::~Library() {
+  if (xids_ != nullptr) NVML_CALL(nvmlEventSetFree, xids_);
   NVML_CALL(nvmlShutdown);
 }
 
@@ -107,6 +108,25 @@ State Library::state(std::size_t gpu) const {
   NVML_ASK(state.ecc_uncorrected, nvmlDeviceGetTotalEccErrors, device, int{kEccUncorrected},
            int{kEccSinceDriverLoad});
   return state;
+}
+
+bool Library::reads(std::size_t gpu, std::size_t other) const {
+  int status = kP2pOk;
+  NVML_CALL(nvmlDeviceGetP2PStatus, devices_.at(gpu), devices_.at(other), int{kP2pRead}, &status);
+  return status == kP2pOk;
+}
+
+void Library::watch_xids(std::size_t gpu) {
+  if (xids_ == nullptr && NVML_CALL(nvmlEventSetCreate, &xids_) != kSuccess) xids_ = nullptr;
+  if (xids_ != nullptr) NVML_CALL(nvmlDeviceRegisterEvents, devices_.at(gpu), kXidEvent + 0, xids_);
+}
+
+std::optional<unsigned long long> Library::next_xid() {
+  Event event{};
+  while (xids_ != nullptr && NVML_CALL(nvmlEventSetWait_v2, xids_, &event, 0U) == kSuccess) {
+    if (event.type == kXidEvent) return event.data;
+  }
+  return std::nullopt;
 }
 
 }  // namespace lockstep::nvml

@@ -53,6 +53,13 @@ class Library {
   std::string uuid(std::size_t gpu) const;  ///< "GPU-" and five groups of hexadecimal digits
   std::string name(std::size_t gpu) const;  ///< "NVIDIA H100 80GB HBM3"
   State state(std::size_t gpu) const;
+  /// Whether one GPU can read the other's memory without the host's; true if the driver does not tell.
+  bool reads(std::size_t gpu, std::size_t other) const;
+
+  /// From now on next_xid() has the errors of this GPU that the driver reports.
+  void watch_xids(std::size_t gpu);
+  /// The number of the oldest one that was not returned yet; nullopt if there is none. Does not wait.
+  std::optional<unsigned long long> next_xid();
 
  private:
   explicit Library(void* handle) : handle_(handle) {}
@@ -64,6 +71,7 @@ class Library {
 
   void* handle_;
   std::vector<Device> devices_;
+  EventSet xids_ = nullptr;
 };
 
 }  // namespace lockstep::nvml

@@ -16,6 +16,17 @@ struct Memory {
   unsigned long long used;
 };
 
+struct EventSetHandle;
+using EventSet = EventSetHandle*;
+
+struct Event {
+  Device device;
+  unsigned long long type;
+  unsigned long long data;  ///< of kXidEvent: the Xid
+  unsigned gpu_instance;
+  unsigned compute_instance;
+};
+
 struct Utilization {
   unsigned
       gpu;  ///< percent of the last sample period (a sixth of a second to a second) in which a kernel ran
@@ -26,6 +37,7 @@ struct Utilization {
 inline constexpr int kSuccess = 0;
 inline constexpr int kNotSupported = 3;
 inline constexpr int kDriverNotLoaded = 9;
+inline constexpr int kTimeout = 10;
 inline constexpr int kVersionMismatch = 18;  ///< of the library and the driver
 
 inline constexpr int kClockSm = 1;
@@ -33,6 +45,9 @@ inline constexpr int kClockMemory = 2;
 inline constexpr int kEccCorrected = 0;
 inline constexpr int kEccUncorrected = 1;
 inline constexpr int kEccSinceDriverLoad = 0;
+inline constexpr int kP2pRead = 0;
+inline constexpr int kP2pOk = 0;
+inline constexpr unsigned long long kXidEvent = 0x8;
 
 // Bits of the reasons for lower clocks.
 inline constexpr unsigned long long kPowerCap = 0x4;
@@ -64,4 +79,11 @@ int nvmlDeviceGetTotalEccErrors(lockstep::nvml::Device device, int type, int cou
                                 unsigned long long* errors);
 int nvmlDeviceGetPersistenceMode(lockstep::nvml::Device device, int* enabled);
 int nvmlDeviceGetMigMode(lockstep::nvml::Device device, unsigned* current, unsigned* pending);
+int nvmlDeviceGetP2PStatus(lockstep::nvml::Device from, lockstep::nvml::Device to, int capability,
+                           int* status);
+int nvmlEventSetCreate(lockstep::nvml::EventSet* set);
+int nvmlEventSetFree(lockstep::nvml::EventSet set);
+int nvmlDeviceRegisterEvents(lockstep::nvml::Device device, unsigned long long types,
+                             lockstep::nvml::EventSet set);
+int nvmlEventSetWait_v2(lockstep::nvml::EventSet set, lockstep::nvml::Event* event, unsigned milliseconds);
 }

@@ -35,13 +35,20 @@ struct Gpu {
   std::vector<int> domains;  ///< indices of the domains that it is attached to; empty if unknown
 };
 
+/// A network card: InfiniBand cards, or Ethernet cards if there is none.
+struct NetworkCard {
+  std::string name;          ///< "mlx5_0", "eth0"
+  std::vector<int> domains;  ///< as Gpu::domains
+};
+
 /// Cores are sorted by package, then domain, then cache: neighbours in the list are neighbours in the
 /// machine.
 struct Machine {
   std::string source;  ///< "live", a file's name, or a synthetic description
   std::vector<Core> cores;
   std::vector<Domain> domains;
-  std::vector<Gpu> gpus;     ///< in the order of their PCI addresses
+  std::vector<Gpu> gpus;  ///< in the order of their PCI addresses
+  std::vector<NetworkCard> network_cards;
   std::vector<int> allowed;  ///< CPUs that may be used (online, and granted by the cgroup), ascending
   std::vector<int> known;    ///< CPUs that exist, offline and forbidden ones included, ascending
   int packages = 0;

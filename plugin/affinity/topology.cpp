@@ -74,6 +74,7 @@ class TopologyReader {
     machine.known = to_list(hwloc_topology_get_complete_cpuset(topology_));
     read_cores(machine);
     read_gpus(machine);
+    read_network_cards(machine);
     machine.packages = packages_.size();
     machine.caches = caches_.size();
     return machine;
@@ -204,21 +205,36 @@ class TopologyReader {
     for (const hwloc_obj_t device : objects(topology_, HWLOC_OBJ_PCI_DEVICE)) {
       if (!is_gpu(device)) continue;
       const auto& at = device->attr->pcidev;
-      Gpu gpu{fmt::format("{:04x}:{:02x}:{:02x}.{:x}", at.domain, at.bus, at.dev, at.func), {}};
-      const hwloc_obj_t host = hwloc_get_non_io_ancestor_obj(topology_, device);
-      for (std::size_t d = 0; d < machine.domains.size(); ++d) {
-        const bool near = std::any_of(machine.cores.begin(), machine.cores.end(), [&](const Core& core) {
-          return core.domain == static_cast<int>(d) &&
-                 hwloc_bitmap_isset(host->cpuset, static_cast<unsigned>(core.cpus.front())) != 0;
-        });
-        if (near) gpu.domains.push_back(static_cast<int>(d));
-      }
-      // A device that is attached to all domains is not near a particular one.
-      if (machine.domains.size() > 1 && gpu.domains.size() == machine.domains.size()) gpu.domains.clear();
-      machine.gpus.push_back(std::move(gpu));
+      machine.gpus.push_back({fmt::format("{:04x}:{:02x}:{:02x}.{:x}", at.domain, at.bus, at.dev, at.func),
+                              domains_of(machine, device)});
     }
     std::sort(machine.gpus.begin(), machine.gpus.end(),
               [](const Gpu& a, const Gpu& b) { return a.bus_id < b.bus_id; });
+  }
+
+  void read_network_cards(Machine& machine) {
+    for (const auto type : {HWLOC_OBJ_OSDEV_OPENFABRICS, HWLOC_OBJ_OSDEV_NETWORK}) {
+      for (const hwloc_obj_t card : objects(topology_, HWLOC_OBJ_OS_DEVICE)) {
+        if (card->attr->osdev.type != type || card->parent->type != HWLOC_OBJ_PCI_DEVICE) continue;
+        machine.network_cards.push_back({card->name, domains_of(machine, card)});
+      }
+      if (!machine.network_cards.empty()) return;
+    }
+  }
+
+  // Empty if the device is attached to all domains: it is not near a particular one.
+  std::vector<int> domains_of(const Machine& machine, hwloc_obj_t device) const {
+    const hwloc_obj_t host = hwloc_get_non_io_ancestor_obj(topology_, device);
+    std::vector<int> domains;
+    for (std::size_t d = 0; d < machine.domains.size(); ++d) {
+      const bool near = std::any_of(machine.cores.begin(), machine.cores.end(), [&](const Core& core) {
+        return core.domain == static_cast<int>(d) &&
+               hwloc_bitmap_isset(host->cpuset, static_cast<unsigned>(core.cpus.front())) != 0;
+      });
+      if (near) domains.push_back(static_cast<int>(d));
+    }
+    if (machine.domains.size() > 1 && domains.size() == machine.domains.size()) domains.clear();
+    return domains;
   }
 
   static bool is_gpu(hwloc_obj_t device) {

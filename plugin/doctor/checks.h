@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "plugin/affinity/machine.h"
 #include "plugin/doctor/configuration.h"
 
 namespace lockstep::doctor {
@@ -103,9 +104,12 @@ std::string nccl_version(const std::filesystem::path& library);
 
 // The node's GPUs and their driver, as NVIDIA's management library (NVML) shows them (gpus.cpp).
 
-/// "gpu": the node has GPUs, and the driver's library works. Then "gpu-persistence", "gpu-mig", "gpu-clocks" and
-/// "gpu-ecc", and "nccl": LibTorch, if an earlier check found one, has NCCL. `device` exists on a node with NVIDIA's driver.
+/// "gpu": the node has GPUs, and the driver's library works. Then "gpu-persistence", "gpu-mig", "gpu-clocks",
+/// "gpu-ecc" and "gpu-p2p", and "nccl": LibTorch, if an earlier check found one, has NCCL. `device` exists on a node with NVIDIA's driver.
 void check_gpus(Report& report, const std::filesystem::path& device = "/dev/nvidiactl");
+
+/// "gpu-network": each GPU has a network card at its socket. Nothing if the node has no GPU or no card.
+void check_gpu_network(const affinity::Machine& machine, Report& report);
 
 // The CPUs of a job's tasks on this node (tasks.cpp).
 

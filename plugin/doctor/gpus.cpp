@@ -1,8 +1,11 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <array>
 #include <memory>
+#include <set>
+#include <string>
 #include <vector>
 
 #include "common/error.h"
@@ -43,7 +46,60 @@ constexpr std::array kChecks = {
           "nvidia-smi -q -d ECC; drain the node and reset or replace the GPU",
           "no uncorrected errors of memory"}};
 
+void check_p2p(const nvml::Library& library, Report& report) {
+  std::vector<std::string> pairs;
+  for (std::size_t gpu = 0; gpu < library.gpus(); ++gpu) {
+    for (std::size_t other = gpu + 1; other < library.gpus(); ++other) {
+      if (!library.reads(gpu, other) || !library.reads(other, gpu))
+        pairs.push_back(fmt::format("{} and {}", gpu, other));
+    }
+  }
+  if (library.gpus() < 2) return;
+  if (pairs.empty()) return report.ok("gpu-p2p", "all GPUs can read each other's memory");
+  constexpr std::size_t kShown = 4;
+  const std::size_t more = pairs.size() - std::min(kShown, pairs.size());
+  pairs.resize(pairs.size() - more);
+  report.warning(
+      "gpu-p2p",
+      fmt::format("GPUs {}{} cannot read each other's memory", fmt::join(pairs, ", "),
+                  more == 0 ? "" : fmt::format(" and {} more pairs", more)),
+      "NCCL copies between them through the memory of the host, which is slower.",
+      "nvidia-smi topo -p2p r; switch off ACS on the PCI bridges in the BIOS, and give containers all GPUs of a job");
+}
+
+std::set<int> packages_of(const std::vector<int>& domains, const affinity::Machine& machine) {
+  std::set<int> packages;
+  for (const int domain : domains) packages.insert(machine.domains[static_cast<std::size_t>(domain)].package);
+  return packages;
+}
+
 }  // namespace
+
+void check_gpu_network(const affinity::Machine& machine, Report& report) {
+  if (machine.gpus.empty() || machine.network_cards.empty()) return;
+  std::vector<std::string> names;
+  std::set<int> with_card;
+  for (const affinity::NetworkCard& card : machine.network_cards) {
+    if (card.domains.empty()) return;  // nobody knows where it is
+    names.push_back(card.name);
+    with_card.merge(packages_of(card.domains, machine));
+  }
+  std::vector<std::string> far;
+  for (const affinity::Gpu& gpu : machine.gpus) {
+    const std::set<int> packages = packages_of(gpu.domains, machine);
+    const bool near = std::any_of(packages.begin(), packages.end(),
+                                  [&](int package) { return with_card.contains(package); });
+    if (!packages.empty() && !near) far.push_back(gpu.bus_id);
+  }
+  if (far.empty()) return report.ok("gpu-network", "each GPU has a network card at its socket");
+  const std::string what = fmt::format("GPU {}: no network card at the same socket (the node has {})",
+                                       fmt::join(far, ", "), fmt::join(names, ", "));
+  // A single card must be at one of the sockets.
+  if (names.size() == 1) return report.ok("gpu-network", what);
+  report.warning("gpu-network", what,
+                 "Their data for other nodes crosses the link between the sockets, which all share.",
+                 "move a card to a slot of that socket");
+}
 
 void check_gpus(Report& report, const std::filesystem::path& device) {
   std::unique_ptr<nvml::Library> library;
@@ -81,6 +137,7 @@ void check_gpus(Report& report, const std::filesystem::path& device) {
       report.warning(check.id, what, check.why, check.remedy);
     }
   }
+  check_p2p(*library, report);
   if (report.versions.contains("LibTorch") && !report.versions.contains("NCCL")) {
     report.warning(
         "nccl", "LibTorch is there without NCCL", "Programs with this LibTorch compute on the CPU.",

@@ -4,6 +4,7 @@
 
 #include "common/process.h"
 #include "common/tool.h"
+#include "plugin/affinity/topology.h"
 #include "plugin/doctor/checks.h"
 
 namespace {
@@ -40,6 +41,7 @@ void check_node(const Call& call, const std::optional<Task>& task, Report& repor
   check_shared_memory("/dev/shm", report);
   check_libraries(call.program, report);
   check_gpus(report);
+  check_gpu_network(affinity::load_live(affinity::Devices::find), report);
   if (task) check_cpus(*task, prefix, report);
   if (const auto nodes = nodes_of_step()) check_neighbours(*nodes, config.value_or(spank::Config{}), report);
 }

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "common/environment.h"
+#include "common/error.h"
 
 namespace lockstep::profile {
 namespace {
@@ -39,6 +40,14 @@ std::uint64_t count_of(const std::string& list) {
   return count;
 }
 
+// As NVIDIA's list of Xid errors says.
+const char* remedy_of(unsigned long long xid) {
+  constexpr std::array kOfPrograms = {13ULL, 31ULL, 43ULL, 45ULL};
+  if (std::find(kOfPrograms.begin(), kOfPrograms.end(), xid) != kOfPrograms.end())
+    return "look for a fault of the program first, such as an index that is too large (compute-sanitizer)";
+  return "report it to the administrator (dmesg, nvidia-smi -q), and leave the node out if it comes again";
+}
+
 }  // namespace
 
 GrantedGpus granted_gpus() {
@@ -52,7 +61,7 @@ GrantedGpus granted_gpus() {
   return {};
 }
 
-GpuSampler::GpuSampler(const std::string& identity) {
+GpuSampler::GpuSampler(const std::string& identity, std::string rank) : rank_(std::move(rank)) {
   try {
     library_ = nvml::Library::open();
   } catch (const std::exception&) {  // lockstep-doctor says why
@@ -67,10 +76,15 @@ GpuSampler::GpuSampler(const std::string& identity) {
   totals_.uuid = {hexadecimal(std::string_view(wanted).substr(3, 16)),
                   hexadecimal(std::string_view(wanted).substr(19))};
   energy_before_mj_ = library_->state(index_).energy_mj.value_or(0);
+  library_->watch_xids(index_);
 }
 
 record::Gpu GpuSampler::sample(std::uint64_t now_ns, bool training) {
   if (!library_) return totals_;
+  while (const auto xid = library_->next_xid()) {
+    fmt::print(stderr, "lockstep: {}: its GPU ({}) had an error, Xid {}: {}\n", rank_, library_->uuid(index_),
+               *xid, remedy_of(*xid));
+  }
   const nvml::State now = library_->state(index_);
   if (now.memory) {
     totals_.memory_bytes = now.memory->used;

@@ -23,13 +23,15 @@ GrantedGpus granted_gpus();
 class GpuSampler {
  public:
   /// `identity` is "GPU-" and 32 hexadecimal digits, with hyphens or without. If NVML does not work or does not show
-  /// this GPU, samples are empty.
-  explicit GpuSampler(const std::string& identity);
+  /// this GPU, samples are empty. `rank` is "rank 3 on n2".
+  GpuSampler(const std::string& identity, std::string rank);
 
-  /// `training`: sum up times. Keeps `granted` as it is.
+  /// `training`: sum up times. Keeps `granted` as it is. Prints a line for each Xid, the driver's number of an error of the
+  /// GPU, that came since the last sample.
   record::Gpu sample(std::uint64_t now_ns, bool training);
 
  private:
+  std::string rank_;
   std::unique_ptr<nvml::Library> library_;
   std::size_t index_ = 0;
   record::Gpu totals_;

@@ -84,7 +84,8 @@ record::Resources sample_resources(const JobLimits& limits) {
   return sample;
 }
 
-ResourceSampler::ResourceSampler(record::Writer& writer) : writer_(writer), process_(::getpid()) {
+ResourceSampler::ResourceSampler(record::Writer& writer, std::string rank)
+    : writer_(writer), rank_(std::move(rank)), process_(::getpid()) {
   try {
     thread_ = start_thread([this] { work(); });
   } catch (const std::system_error&) {  // the last sample has all totals
@@ -113,7 +114,7 @@ void ResourceSampler::set_gpus(std::string identity, std::uint64_t granted) {
 
 void ResourceSampler::publish() {
   record::Resources sample = sample_resources(limits_);
-  if (!gpu_sampler_ && !gpu_.empty()) gpu_sampler_ = std::make_unique<GpuSampler>(gpu_);
+  if (!gpu_sampler_ && !gpu_.empty()) gpu_sampler_ = std::make_unique<GpuSampler>(gpu_, rank_);
   if (gpu_sampler_) sample.gpu = gpu_sampler_->sample(sample.sampled_ns, writer_.has_steps());
   sample.gpu.granted = granted_gpus_;
   writer_.set_resources(sample);

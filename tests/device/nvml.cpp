@@ -4,6 +4,8 @@
 //   sm_mhz 1410       of all GPUs
 //   1.sm_mhz 690      of GPU 1
 //   power_mw none     GPU and driver do not tell it
+//   0.p2p_1 3         the status of reads from GPU 0 in GPU 1
+//   1.xid 79          GPU 1 reports it, once for each line
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -11,6 +13,7 @@
 #include <fstream>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "common/nvml_abi.h"
 
@@ -18,19 +21,30 @@ namespace {
 
 using namespace lockstep::nvml;
 
-// The last line with this name; nullopt for "none".
-std::optional<unsigned long long> value_of(const std::string& name, unsigned long long fallback) {
-  std::optional<unsigned long long> value = fallback;
+// Of all lines with this name; nullopt for "none".
+std::vector<std::optional<unsigned long long>> values_of(const std::string& name) {
+  std::vector<std::optional<unsigned long long>> values;
   const char* const path = std::getenv("SIMULATED_NVML");
   std::ifstream file(path == nullptr ? "" : path);
   std::string word;
   std::string number;
   while (file >> word >> number) {
     if (word != name) continue;
-    value = number == "none" ? std::nullopt : std::optional(std::strtoull(number.c_str(), nullptr, 0));
+    values.push_back(number == "none" ? std::nullopt
+                                      : std::optional(std::strtoull(number.c_str(), nullptr, 0)));
   }
-  return value;
+  return values;
 }
+
+std::optional<unsigned long long> value_of(const std::string& name, unsigned long long fallback) {
+  const auto values = values_of(name);
+  return values.empty() ? fallback : values.back();
+}
+
+struct Events {
+  Device device = nullptr;
+  std::size_t returned = 0;
+};
 
 // Handles are the index + 1.
 std::size_t index_of(Device device) {
@@ -140,5 +154,36 @@ int nvmlDeviceGetPersistenceMode(Device device, int* enabled) {
 int nvmlDeviceGetMigMode(Device device, unsigned* current, unsigned* pending) {
   *pending = 0;
   return tell(device, "mig", 0, current);
+}
+
+int nvmlDeviceGetP2PStatus(Device from, Device to, int, int* status) {
+  return tell(from, "p2p_" + std::to_string(index_of(to)), kP2pOk, status);
+}
+
+int nvmlEventSetCreate(EventSet* set) {
+  *set = reinterpret_cast<EventSet>(new Events);
+  return kSuccess;
+}
+
+int nvmlEventSetFree(EventSet set) {
+  delete reinterpret_cast<Events*>(set);
+  return kSuccess;
+}
+
+int nvmlDeviceRegisterEvents(Device device, unsigned long long, EventSet set) {
+  reinterpret_cast<Events*>(set)->device = device;
+  return kSuccess;
+}
+
+int nvmlEventSetWait_v2(EventSet set, Event* event, unsigned) {
+  auto& events = *reinterpret_cast<Events*>(set);
+  const auto xids = values_of(std::to_string(index_of(events.device)) + ".xid");
+  if (events.returned >= xids.size()) return kTimeout;
+  *event = {.device = events.device,
+            .type = kXidEvent,
+            .data = *xids[events.returned++],
+            .gpu_instance = 0,
+            .compute_instance = 0};
+  return kSuccess;
 }
 }

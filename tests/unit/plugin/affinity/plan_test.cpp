@@ -65,6 +65,13 @@ TEST(PlanWithGpus, EachTaskRunsNextToItsGpu) {
   EXPECT_EQ(plans[0].why, "NUMA node 1 with GPU 0000:07:00.0; 12 cores of 48");
 }
 
+TEST(NetworkCards, HaveThePlaceOfTheirPciDevice) {
+  const Machine machine = data("gpus.xml");
+  ASSERT_EQ(machine.network_cards.size(), 1U);
+  EXPECT_EQ(machine.network_cards[0].name, "mlx5_0");
+  EXPECT_THAT(machine.network_cards[0].domains, ElementsAre(0));
+}
+
 TEST(PlanWithGpus, GpusAreAssignedInTheListsOrder) {
   const Machine machine = data("gpus.xml");
   Request request = tasks(2);

@@ -164,7 +164,36 @@ TEST_F(Gpus, InOrderHaveNoFindingButOk) {
               testing::ElementsAre(
                   "ok gpu 2 GPUs (simulated device, up to 1980 MHz), driver 550.54.15 for CUDA up to 12.4",
                   "ok gpu-persistence persistence mode is on", "ok gpu-mig MIG mode is off",
-                  "ok gpu-clocks clocks are not lowered", "ok gpu-ecc no uncorrected errors of memory"));
+                  "ok gpu-clocks clocks are not lowered", "ok gpu-ecc no uncorrected errors of memory",
+                  "ok gpu-p2p all GPUs can read each other's memory"));
+}
+
+TEST_F(Gpus, ThatCannotReadEachOthersMemoryAreNamedByPairs) {
+  EXPECT_THAT(findings("gpus 4 0.p2p_3 3 2.p2p_1 3"),
+              testing::Contains("warning gpu-p2p GPUs 0 and 3, 1 and 2 cannot read each other's memory"));
+  EXPECT_THAT(findings("p2p_0 3 p2p_1 3"),
+              testing::Contains(HasSubstr("GPUs 0 and 1, 0 and 2, 0 and 3, 0 and 4 and 9 more pairs")));
+}
+
+// Two sockets with a GPU each.
+TEST_F(Gpus, WithoutANetworkCardAtTheirSocketAreNamed) {
+  affinity::Machine machine;
+  machine.domains = {{.node = 0, .memory_node = 0, .package = 0},
+                     {.node = 1, .memory_node = 1, .package = 1}};
+  machine.gpus = {{"0000:07:00.0", {0}}, {"0000:85:00.0", {1}}};
+  const auto finding = [&](std::vector<affinity::NetworkCard> cards) {
+    machine.network_cards = std::move(cards);
+    Report report;
+    check_gpu_network(machine, report);
+    return report.findings().empty() ? Finding{} : report.findings().front();
+  };
+  EXPECT_EQ(finding({{"mlx5_0", {0}}, {"mlx5_1", {1}}}).level, Level::ok);
+  const Finding both_far = finding({{"mlx5_0", {0}}, {"mlx5_1", {0}}});
+  EXPECT_EQ(both_far.level, Level::warning);
+  EXPECT_EQ(both_far.what,
+            "GPU 0000:85:00.0: no network card at the same socket (the node has mlx5_0, mlx5_1)");
+  EXPECT_EQ(finding({{"mlx5_0", {0}}}).level, Level::ok) << "a single card has one socket";
+  EXPECT_EQ(finding({}).id, "");
 }
 
 TEST_F(Gpus, WithFaultsAreNamedByNumber) {

@@ -38,7 +38,7 @@ class GpuSamplerTest : public ::testing::Test {
 
 TEST_F(GpuSamplerTest, SamplesTheGpuOfThisUuidOnly) {
   set("memory_used 100 1.memory_used 70 1.sm_mhz 690 1.ecc_corrected 5 1.ecc_uncorrected 2 1.power_mw 300000");
-  GpuSampler sampler(kGpu1);
+  GpuSampler sampler(kGpu1, "rank 3 on n2");
   const Gpu gpu = sampler.sample(kSecond, false);
   EXPECT_EQ(record::uuid_text(gpu), "GPU-51515151-5151-5151-5151-515151515101");
   EXPECT_EQ(gpu.memory_bytes, 70);
@@ -51,9 +51,24 @@ TEST_F(GpuSamplerTest, SamplesTheGpuOfThisUuidOnly) {
   EXPECT_EQ(gpu.ecc_uncorrected, 2);
 }
 
+TEST_F(GpuSamplerTest, PrintsTheXidsOfItsGpuOnce) {
+  set("0.xid 62 1.xid 31");
+  GpuSampler sampler(kGpu1, "rank 3 on n2");
+  const auto printed = [&] {
+    ::testing::internal::CaptureStderr();
+    sampler.sample(kSecond, true);
+    return ::testing::internal::GetCapturedStderr();
+  };
+  EXPECT_THAT(printed(), HasSubstr("rank 3 on n2: its GPU (GPU-51515151-5151-5151-5151-515151515101) had an "
+                                   "error, Xid 31: look for a fault of the program"));
+  EXPECT_THAT(printed(), IsEmpty());
+  set("1.xid 31 1.xid 79");
+  EXPECT_THAT(printed(), HasSubstr("Xid 79: report it to the administrator"));
+}
+
 TEST_F(GpuSamplerTest, SumsUpTheTimesOfTheTraining) {
   set("busy_percent 10 energy_mj 5000 memory_used 90");
-  GpuSampler sampler(kGpu1);
+  GpuSampler sampler(kGpu1, "rank 3 on n2");
   sampler.sample(1 * kSecond, false);  // loads the model
   sampler.sample(5 * kSecond, true);   // the first step has ended
   set("busy_percent 80 throttle_reasons 0x20 energy_mj 9000 memory_used 40");
@@ -73,7 +88,7 @@ TEST_F(GpuSamplerTest, SumsUpTheTimesOfTheTraining) {
 
 TEST_F(GpuSamplerTest, LeavesOutWhatTheGpuDoesNotTell) {
   set("busy_percent none energy_mj none mig 1 ecc_uncorrected none throttle_reasons 0x40");
-  GpuSampler sampler(kGpu1);
+  GpuSampler sampler(kGpu1, "rank 3 on n2");
   sampler.sample(kSecond, true);
   const Gpu gpu = sampler.sample(2 * kSecond, true);
   EXPECT_EQ(gpu.measured_ns, 0);
@@ -84,11 +99,11 @@ TEST_F(GpuSamplerTest, LeavesOutWhatTheGpuDoesNotTell) {
 
 TEST_F(GpuSamplerTest, WithoutTheGpuOrTheDriverSamplesAreEmpty) {
   set("gpus 1");
-  EXPECT_FALSE(GpuSampler(kGpu1).sample(kSecond, true).sampled());
+  EXPECT_FALSE(GpuSampler(kGpu1, "").sample(kSecond, true).sampled());
   EXPECT_FALSE(GpuSampler("").sample(kSecond, true).sampled());
   for (const char* const result : {"init 9", "init 18"}) {
     set(result);
-    EXPECT_FALSE(GpuSampler(kGpu1).sample(kSecond, true).sampled()) << result;
+    EXPECT_FALSE(GpuSampler(kGpu1, "").sample(kSecond, true).sampled()) << result;
   }
   EXPECT_EQ(nvml::Library::open("libnvidia-ml-of-no-driver.so.1"), nullptr);
 }
