@@ -100,7 +100,7 @@ TEST_F(GpuSamplerTest, LeavesOutWhatTheGpuDoesNotTell) {
 TEST_F(GpuSamplerTest, WithoutTheGpuOrTheDriverSamplesAreEmpty) {
   set("gpus 1");
   EXPECT_FALSE(GpuSampler(kGpu1, "").sample(kSecond, true).sampled());
-  EXPECT_FALSE(GpuSampler("").sample(kSecond, true).sampled());
+  EXPECT_FALSE(GpuSampler("", "").sample(kSecond, true).sampled());
   for (const char* const result : {"init 9", "init 18"}) {
     set(result);
     EXPECT_FALSE(GpuSampler(kGpu1, "").sample(kSecond, true).sampled()) << result;
