@@ -17,7 +17,8 @@
 #include "common/sockets.h"
 #include "common/units.h"
 #include "plugin/doctor/checks.h"
-#include "staging/rendezvous/rendezvous_outcome.h"
+#include "staging/rendezvous/node_names.h"
+#include "staging/rendezvous/rendezvous_messages.h"
 
 namespace lockstep::doctor {
 namespace {

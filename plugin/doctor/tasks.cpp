@@ -8,7 +8,7 @@
 #include "plugin/affinity/launcher.h"
 #include "plugin/affinity/topology.h"
 #include "plugin/doctor/checks.h"
-#include "staging/rendezvous/rendezvous_outcome.h"
+#include "staging/rendezvous/node_names.h"
 
 namespace lockstep::doctor {
 namespace {

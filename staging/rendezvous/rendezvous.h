@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "staging/rendezvous/chain_directory.h"
-#include "staging/rendezvous/rendezvous_outcome.h"
+#include "staging/rendezvous/rendezvous_messages.h"
 #include "staging/rendezvous/secure_connection.h"
 
 namespace lockstep::transfer {

@@ -12,6 +12,7 @@
 #include "common/leaf/open_files.h"
 #include "common/sockets.h"
 #include "staging/rendezvous/chain_directory.h"
+#include "staging/rendezvous/node_names.h"
 #include "staging/rendezvous/secure_connection.h"
 
 namespace lockstep::transfer {

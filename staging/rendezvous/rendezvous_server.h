@@ -15,7 +15,7 @@
 #include <string>
 
 #include "common/files.h"
-#include "staging/rendezvous/rendezvous_outcome.h"
+#include "staging/rendezvous/rendezvous_messages.h"
 
 namespace lockstep::transfer {
 

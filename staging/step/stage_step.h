@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "staging/rendezvous/rendezvous_outcome.h"
+#include "staging/rendezvous/rendezvous_messages.h"
 #include "staging/transfer/exchange/exchange.h"
 #include "staging/transfer/put_options.h"
 

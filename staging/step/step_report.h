@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "staging/rendezvous/rendezvous_outcome.h"
+#include "staging/rendezvous/rendezvous_messages.h"
 #include "staging/transfer/put_options.h"
 
 namespace lockstep::transfer {

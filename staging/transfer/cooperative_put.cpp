@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/error.h"
+#include "staging/rendezvous/node_names.h"
 #include "staging/transfer/chain_put.h"
 #include "staging/transfer/copy/parallel.h"
 #include "staging/transfer/source_put.h"

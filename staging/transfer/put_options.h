@@ -63,8 +63,8 @@ struct PutOptions {
   std::function<void(const std::string& source, const PutProgress&)> detailed_progress;
   /// A source is done. It stays in the cache even if a later one fails.
   std::function<void(const PutResult& result)> done;
-  /// How long another process that copies the same source may show no sign of life before this one makes a separate
-  /// copy. The default is twice the time for a system call, so that a hanging process can first report its error. 0: no
+  /// How long another process that copies the same source may show no sign of life before this put fails, with a line
+  /// that names the lock. The default is twice the time for a system call, so that a hanging process can first report its error. 0: no
   /// limit.
   std::chrono::milliseconds copier_timeout = 2 * default_call_timeout(1);
   /// Before the first retry of a read that fails because the source cannot be reached (copy/source_retry.h).

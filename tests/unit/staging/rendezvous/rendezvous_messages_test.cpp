@@ -1,4 +1,4 @@
-#include "staging/rendezvous/rendezvous_outcome.h"
+#include "staging/rendezvous/rendezvous_messages.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -8,6 +8,7 @@
 #include <string>
 
 #include "common/error.h"
+#include "staging/rendezvous/node_names.h"
 
 namespace lockstep::transfer {
 namespace {

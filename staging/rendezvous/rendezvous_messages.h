@@ -1,4 +1,4 @@
-// The messages of the rendezvous, and how the outcome of all nodes reads as one line.
+// The messages between the nodes of a step and srun.
 //
 // Threads: values.
 #pragma once
@@ -7,8 +7,6 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
-#include <utility>
-#include <vector>
 
 #include "common/error.h"
 
@@ -47,12 +45,6 @@ struct Verdict {
   static Verdict from_text(const std::string& text);
 };
 
-/// Expands "n[1-3,7],login" to names, in order. If the text is malformed, returns the names before the error.
-std::vector<std::string> expand_node_list(const std::string& list);
-
-/// "0.41 s to 3.2 s, median 0.5 s; the slowest is n3", from the seconds of each node; "" for fewer than two nodes.
-std::string describe_times(std::vector<std::pair<double, std::string>> seconds);
-
 /// A node's contribution to a round that all nodes take part in. srun collects them and sends all of them to
 /// every node. Most nodes say the same, so the answer has each contribution once, with the nodes that made it.
 struct RoundMessage {
@@ -88,12 +80,5 @@ enum class Message { verdict, round, alive };
 Message kind_of(const std::string& text);
 /// A node that has nothing to say sends this every second.
 inline constexpr const char* kAlive = "{\"alive\":1}";
-
-/// "n1, n2, ... (12 nodes)"
-std::string join_names(const std::vector<std::string>& names);
-
-/// One line that says what failed where: "n1, n2: REASON". Reasons are joined by "; "; long lists are cut,
-/// with a count.
-std::string describe(const std::map<std::string, std::string>& why_by_node);
 
 }  // namespace lockstep::transfer

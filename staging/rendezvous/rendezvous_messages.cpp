@@ -1,19 +1,11 @@
-#include "staging/rendezvous/rendezvous_outcome.h"
+#include "staging/rendezvous/rendezvous_messages.h"
 
-#include <algorithm>
-#include <nlohmann/json.hpp>
-
-#include "common/error.h"
-#include "common/leaf/number.h"
-#include "common/units.h"
+#include "staging/rendezvous/node_names.h"
 
 namespace lockstep::transfer {
 namespace {
 
 constexpr std::uint32_t kMaxNodes = 1U << 20U;
-constexpr std::size_t kMaxNames = 8;
-constexpr std::size_t kMaxReasons = 3;
-constexpr std::size_t kMaxExpanded = 1U << 20U;
 
 nlohmann::json parse(const std::string& text) {
   nlohmann::json value = nlohmann::json::parse(text, nullptr, false);
@@ -28,24 +20,6 @@ auto reading(const std::string& text, const Read& read) {
     return read(value);
   } catch (const nlohmann::json::exception& error) {
     fail("a message has a wrong field: {}", error.what());
-  }
-}
-
-// Appends prefix + number for each number of "1-3,07", keeping leading zeros.
-void expand_ranges(const std::string& prefix, std::string_view ranges, std::vector<std::string>& names) {
-  for (std::size_t begin = 0; begin <= ranges.size();) {
-    const std::size_t end = std::min(ranges.find(',', begin), ranges.size());
-    const std::string_view range = ranges.substr(begin, end - begin);
-    begin = end + 1;
-    const std::size_t dash = range.find('-');
-    const std::string_view low = range.substr(0, dash);
-    const std::string_view high = dash == std::string_view::npos ? low : range.substr(dash + 1);
-    const auto first = to_number<std::uint64_t>(low);
-    const auto last = to_number<std::uint64_t>(high);
-    if (!first || !last) return;
-    for (std::uint64_t number = *first; number <= *last && names.size() < kMaxExpanded; ++number) {
-      names.push_back(fmt::format("{}{:0{}}", prefix, number, low.size()));
-    }
   }
 }
 
@@ -93,14 +67,6 @@ Verdict Verdict::from_text(const std::string& text) {
   });
 }
 
-std::string describe_times(std::vector<std::pair<double, std::string>> seconds) {
-  if (seconds.size() < 2) return "";
-  std::sort(seconds.begin(), seconds.end());
-  return fmt::format("{} to {}, median {}; the slowest is {}", format_seconds(seconds.front().first),
-                     format_seconds(seconds.back().first), format_seconds(seconds[seconds.size() / 2].first),
-                     seconds.back().second);
-}
-
 std::string RoundMessage::to_text() const {
   return nlohmann::json{{"round", round}, {"data", data}}.dump(-1, ' ', true,
                                                                nlohmann::json::error_handler_t::replace);
@@ -143,9 +109,8 @@ nlohmann::json ungroup_nodes(const nlohmann::json& groups) {
   nlohmann::json all = nlohmann::json::object();
   for (const nlohmann::json& group : groups) {
     if (!group.is_array() || group.size() != 2 || !group[0].is_string()) fail("a round has a wrong answer");
-    std::vector<std::string> nodes;
-    expand_ranges("", group[0].get<std::string>(), nodes);
-    for (const std::string& node : nodes) all[node] = group[1];
+    for (const std::string& node : expand_node_list("[" + group[0].get<std::string>() + "]"))
+      all[node] = group[1];
   }
   return all;
 }
@@ -153,47 +118,6 @@ nlohmann::json ungroup_nodes(const nlohmann::json& groups) {
 Message kind_of(const std::string& text) {
   if (text == kAlive) return Message::alive;
   return text.starts_with("{\"good\"") ? Message::verdict : Message::round;
-}
-
-std::vector<std::string> expand_node_list(const std::string& list) {
-  std::vector<std::string> names;
-  std::string prefix;
-  for (std::size_t i = 0; i < list.size(); ++i) {
-    if (list[i] == '[') {
-      const std::size_t end = list.find(']', i);
-      if (end == std::string::npos) return names;
-      expand_ranges(prefix, std::string_view(list).substr(i + 1, end - i - 1), names);
-      prefix.clear();
-      i = end;
-    } else if (list[i] == ',') {
-      if (!prefix.empty()) names.push_back(std::move(prefix));
-      prefix.clear();
-    } else {
-      prefix += list[i];
-    }
-  }
-  if (!prefix.empty()) names.push_back(std::move(prefix));
-  return names;
-}
-
-std::string join_names(const std::vector<std::string>& names) {
-  std::string text;
-  for (std::size_t i = 0; i < names.size() && i < kMaxNames; ++i) text += (i == 0 ? "" : ", ") + names[i];
-  if (names.size() > kMaxNames) text += fmt::format(", ... ({} nodes)", names.size());
-  return text;
-}
-
-std::string describe(const std::map<std::string, std::string>& why_by_node) {
-  std::map<std::string, std::vector<std::string>> nodes_by_why;
-  for (const auto& [node, why] : why_by_node) nodes_by_why[why].push_back(node);
-  std::string text;
-  std::size_t reasons = 0;
-  for (const auto& [why, nodes] : nodes_by_why) {
-    if (reasons++ == kMaxReasons)
-      return fmt::format("{}; and {} more reasons", text, nodes_by_why.size() - kMaxReasons);
-    text += fmt::format("{}{}: {}", text.empty() ? "" : "; ", join_names(nodes), why);
-  }
-  return text;
 }
 
 }  // namespace lockstep::transfer

@@ -1,0 +1,87 @@
+#include "staging/rendezvous/node_names.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <string_view>
+
+#include "common/error.h"
+#include "common/leaf/number.h"
+#include "common/units.h"
+
+namespace lockstep::transfer {
+namespace {
+
+constexpr std::size_t kMaxNames = 8;
+constexpr std::size_t kMaxReasons = 3;
+constexpr std::size_t kMaxExpanded = 1U << 20U;
+
+// Appends prefix + number for each number of "1-3,07", keeping leading zeros.
+void expand_ranges(const std::string& prefix, std::string_view ranges, std::vector<std::string>& names) {
+  for (std::size_t begin = 0; begin <= ranges.size();) {
+    const std::size_t end = std::min(ranges.find(',', begin), ranges.size());
+    const std::string_view range = ranges.substr(begin, end - begin);
+    begin = end + 1;
+    const std::size_t dash = range.find('-');
+    const std::string_view low = range.substr(0, dash);
+    const std::string_view high = dash == std::string_view::npos ? low : range.substr(dash + 1);
+    const auto first = to_number<std::uint64_t>(low);
+    const auto last = to_number<std::uint64_t>(high);
+    if (!first || !last) return;
+    for (std::uint64_t number = *first; number <= *last && names.size() < kMaxExpanded; ++number) {
+      names.push_back(fmt::format("{}{:0{}}", prefix, number, low.size()));
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> expand_node_list(const std::string& list) {
+  std::vector<std::string> names;
+  std::string prefix;
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    if (list[i] == '[') {
+      const std::size_t end = list.find(']', i);
+      if (end == std::string::npos) return names;
+      expand_ranges(prefix, std::string_view(list).substr(i + 1, end - i - 1), names);
+      prefix.clear();
+      i = end;
+    } else if (list[i] == ',') {
+      if (!prefix.empty()) names.push_back(std::move(prefix));
+      prefix.clear();
+    } else {
+      prefix += list[i];
+    }
+  }
+  if (!prefix.empty()) names.push_back(std::move(prefix));
+  return names;
+}
+
+std::string describe_times(std::vector<std::pair<double, std::string>> seconds) {
+  if (seconds.size() < 2) return "";
+  std::sort(seconds.begin(), seconds.end());
+  return fmt::format("{} to {}, median {}; the slowest is {}", format_seconds(seconds.front().first),
+                     format_seconds(seconds.back().first), format_seconds(seconds[seconds.size() / 2].first),
+                     seconds.back().second);
+}
+
+std::string join_names(const std::vector<std::string>& names) {
+  std::string text;
+  for (std::size_t i = 0; i < names.size() && i < kMaxNames; ++i) text += (i == 0 ? "" : ", ") + names[i];
+  if (names.size() > kMaxNames) text += fmt::format(", ... ({} nodes)", names.size());
+  return text;
+}
+
+std::string describe(const std::map<std::string, std::string>& why_by_node) {
+  std::map<std::string, std::vector<std::string>> nodes_by_why;
+  for (const auto& [node, why] : why_by_node) nodes_by_why[why].push_back(node);
+  std::string text;
+  std::size_t reasons = 0;
+  for (const auto& [why, nodes] : nodes_by_why) {
+    if (reasons++ == kMaxReasons)
+      return fmt::format("{}; and {} more reasons", text, nodes_by_why.size() - kMaxReasons);
+    text += fmt::format("{}{}: {}", text.empty() ? "" : "; ", join_names(nodes), why);
+  }
+  return text;
+}
+
+}  // namespace lockstep::transfer

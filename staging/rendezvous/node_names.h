@@ -1,0 +1,26 @@
+// The names of a step's nodes, and how the outcome of all nodes reads as one line.
+//
+// Threads: safe from any.
+#pragma once
+
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace lockstep::transfer {
+
+/// Expands "n[1-3,7],login" to names, in order. If the text is malformed, returns the names before the error.
+std::vector<std::string> expand_node_list(const std::string& list);
+
+/// "0.41 s to 3.2 s, median 0.5 s; the slowest is n3", from the seconds of each node; "" for fewer than two nodes.
+std::string describe_times(std::vector<std::pair<double, std::string>> seconds);
+
+/// "n1, n2, ... (12 nodes)"
+std::string join_names(const std::vector<std::string>& names);
+
+/// One line that says what failed where: "n1, n2: REASON". Reasons are joined by "; "; long lists are cut,
+/// with a count.
+std::string describe(const std::map<std::string, std::string>& why_by_node);
+
+}  // namespace lockstep::transfer
