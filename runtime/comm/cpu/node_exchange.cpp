@@ -45,10 +45,12 @@ struct NodeExchange::Running {
     if (operation->compares) check.emplace(lane, node, nodes, operation->request, operation->label);
   }
 
-  bool matched() { return !check || check->matched(); }
+  /// Calls MPI until the requests match.
+  bool matched() { return matches = matches || !check || check->matched(); }
 
   std::shared_ptr<NodeOperation> operation;
   std::optional<RequestCheck> check;
+  bool matches = false;               // as matched() found
   bool posted = false;                // MPI's operation
   std::vector<MPI_Request> requests;  // of it
   ScheduleForm form = ScheduleForm::slices;
@@ -65,10 +67,10 @@ struct NodeExchange::Segment {
   std::size_t count = 0;
   std::vector<Round> rounds;
   std::size_t round = 0;
-  std::vector<MPI_Request> requests;  // receives first; empty when all have completed
+  std::vector<MPI_Request> requests;  // receives first
+  std::size_t open = 0;               // requests that have not completed
   std::vector<std::size_t> expected;  // bytes of each receive
-  std::vector<MPI_Status> statuses;
-  std::vector<std::byte*> received;  // of the round, in the order of its receives
+  std::vector<std::byte*> received;   // of the round, in the order of its receives
   std::vector<std::byte> scratch;
   std::vector<std::byte> packed;  // the elements of all blocks, if they are not in the buffer
   std::vector<float> wide;        // the elements as f32, of halves
@@ -133,6 +135,8 @@ std::vector<Round> NodeExchange::rounds_of(const Running& running, std::size_t c
 
 bool NodeExchange::advance() {
   bool moved = false;
+  for (const auto& running : operations_) running->matched();
+  test_requests();
   for (auto segment = active_.begin(); segment != active_.end();) {
     moved |= advance(*segment);
     if (segment->round < segment->rounds.size()) {
@@ -153,7 +157,7 @@ bool NodeExchange::advance() {
   const auto ended = [&](const auto& running) {
     if (running->operation->done) return true;
     if (running->operation->post || running->next < running->operation->buffer.count || running->active > 0 ||
-        !running->matched()) {
+        !running->matches) {
       return false;
     }
     running->operation->done = true;
@@ -168,7 +172,7 @@ bool NodeExchange::advance() {
 bool NodeExchange::advance_posted() {
   const auto oldest = std::find_if(operations_.begin(), operations_.end(),
                                    [](const auto& running) { return running->operation->post != nullptr; });
-  if (oldest == operations_.end() || !(*oldest)->matched()) return false;
+  if (oldest == operations_.end() || !(*oldest)->matches) return false;
   Running& running = **oldest;
   const bool begins = !std::exchange(running.posted, true);
   if (begins) running.operation->post(running.requests);
@@ -246,6 +250,7 @@ void NodeExchange::post(Segment& segment) {
   segment.expected.clear();
   std::size_t total = 0;
   for (const auto& message : round.receives) total += aligned(message.count * element);
+  segment.requests.clear();
   if (round.reduces) segment.scratch.resize(std::max(segment.scratch.size(), total));
   std::byte* next = segment.scratch.data();
   // Within a segment, the messages of two nodes arrive in their order.
@@ -276,42 +281,51 @@ void NodeExchange::post(Segment& segment) {
                          message.peer, tag, lane_, &segment.requests.emplace_back(MPI_REQUEST_NULL)),
                "MPI_Isend");
   }
+  segment.open = segment.requests.size();
   if (check != nullptr) send_requests();
 }
 
-// Whether the messages of the round have completed, apart from the one with the request.
-bool NodeExchange::arrived(Segment& segment) {
-  if (segment.has_wrong_data) return false;
-  if (segment.requests.empty()) return true;
-  segment.statuses.resize(segment.requests.size());
-  int all = 0;
-  const int code = MPI_Testall(static_cast<int>(segment.requests.size()), segment.requests.data(), &all,
-                               segment.statuses.data());
-  if (code == MPI_SUCCESS && all == 0) return false;
-  for (std::size_t i = 0; i < segment.statuses.size(); ++i) {
-    if (code == MPI_ERR_IN_STATUS && segment.statuses[i].MPI_ERROR != MPI_SUCCESS &&
-        segment.statuses[i].MPI_ERROR != MPI_ERR_PENDING) {
-      int kind = 0;
-      MPI_Error_class(segment.statuses[i].MPI_ERROR, &kind);
-      if (kind != MPI_ERR_TRUNCATE) mpi::check(segment.statuses[i].MPI_ERROR, "MPI_Testall");
-      segment.has_wrong_data = true;
-    } else if (code == MPI_SUCCESS && i < segment.expected.size()) {
-      int bytes = 0;
-      mpi::check(MPI_Get_count(&segment.statuses[i], MPI_BYTE, &bytes), "MPI_Get_count");
-      if (static_cast<std::size_t>(bytes) != segment.expected[i]) segment.has_wrong_data = true;
+// Tests the requests of all segments in one call: each call of MPI polls its sockets.
+void NodeExchange::test_requests() {
+  tested_.clear();
+  tested_in_.clear();
+  for (Segment& segment : active_) {
+    for (std::size_t i = 0; i < segment.requests.size(); ++i) {
+      if (segment.requests[i] == MPI_REQUEST_NULL) continue;
+      tested_.push_back(segment.requests[i]);
+      tested_in_.emplace_back(&segment, i);
     }
   }
-  if (segment.has_wrong_data) return false;
-  if (code != MPI_SUCCESS && code != MPI_ERR_IN_STATUS) mpi::check(code, "MPI_Testall");
-  if (code == MPI_ERR_IN_STATUS) return false;
-  segment.requests.clear();
-  return true;
+  if (tested_.empty()) return;
+  completed_.resize(tested_.size());
+  statuses_.resize(tested_.size());
+  int count = 0;
+  const int code = MPI_Testsome(static_cast<int>(tested_.size()), tested_.data(), &count, completed_.data(),
+                                statuses_.data());
+  if (code != MPI_ERR_IN_STATUS) mpi::check(code, "MPI_Testsome");
+  for (std::size_t i = 0; i < static_cast<std::size_t>(count); ++i) {
+    const auto [segment, index] = tested_in_[static_cast<std::size_t>(completed_[i])];
+    segment->requests[index] = MPI_REQUEST_NULL;
+    --segment->open;
+    const int error = code == MPI_ERR_IN_STATUS ? statuses_[i].MPI_ERROR : MPI_SUCCESS;
+    int kind = MPI_SUCCESS;
+    MPI_Error_class(error, &kind);
+    if (kind == MPI_ERR_TRUNCATE) {
+      segment->has_wrong_data = true;
+    } else if (kind != MPI_SUCCESS) {
+      mpi::check(error, "MPI_Testsome");
+    } else if (index < segment->expected.size()) {
+      int bytes = 0;
+      mpi::check(MPI_Get_count(&statuses_[i], MPI_BYTE, &bytes), "MPI_Get_count");
+      if (static_cast<std::size_t>(bytes) != segment->expected[index]) segment->has_wrong_data = true;
+    }
+  }
 }
 
 bool NodeExchange::advance(Segment& segment) {
   bool moved = false;
   // First the requests: data of another size completes no receive.
-  while (segment.running->matched() && arrived(segment)) {
+  while (segment.running->matches && segment.open == 0 && !segment.has_wrong_data) {
     moved = true;
     const Round& round = segment.rounds[segment.round];
     if (round.reduces) {

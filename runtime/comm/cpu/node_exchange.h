@@ -22,6 +22,7 @@
 #include <list>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/comm/communicator.h"
@@ -88,7 +89,7 @@ class NodeExchange {
   bool advance(Segment& segment);
   void send_requests();
   void post(Segment& segment);
-  bool arrived(Segment& segment);
+  void test_requests();
   void in_pieces(std::size_t count, std::size_t element_bytes,
                  const std::function<void(std::size_t begin, std::size_t count)>& work) const;
   void reduce(Segment& segment, const Round& round, bool last);
@@ -110,6 +111,11 @@ class NodeExchange {
     std::vector<float> wide;
   };
   std::vector<Memory> spare_;  // of segments that ended
+  // Of test_requests():
+  std::vector<MPI_Request> tested_;
+  std::vector<std::pair<Segment*, std::size_t>> tested_in_;  // the index in Segment::requests
+  std::vector<int> completed_;                               // indices in tested_
+  std::vector<MPI_Status> statuses_;
 };
 
 }  // namespace lockstep::comm::cpu

@@ -15,6 +15,10 @@ constexpr int kMaxFactor = 16;
 constexpr double kMessage = 1.0 / 8;
 constexpr double kSurplus = 0.5;
 
+// A round takes so many times the latency: its messages are posted, and their end is noticed while other operations are
+// polled too. Measured between two nodes.
+constexpr double kRound = 2;
+
 constexpr std::size_t kMaxSegment = std::size_t{1} << 20;
 // With many nodes segments grow, so that no part of one becomes smaller than this.
 constexpr std::size_t kMinPart = std::size_t{1} << 10;
@@ -258,9 +262,9 @@ ExchangePlan plan_of(const NodeGrid& grid, std::size_t bytes, const NetworkCost&
       bytes,
       std::max(std::min(kMaxSegment, group * message), kMinPart * static_cast<std::size_t>(grid.nodes)));
   const auto request = [&](std::size_t first) { return first > kMaxRiding ? cost.latency : 0; };
-  const double whole = request(whole_segment) + dimensions * cost.latency +
+  const double whole = request(whole_segment) + dimensions * kRound * cost.latency +
                        copies * size * (cost.per_byte + cost.sum_per_byte);
-  const double slices = request(slices_segment / group) + 2 * dimensions * cost.latency +
+  const double slices = request(slices_segment / group) + 2 * dimensions * kRound * cost.latency +
                         parts * size * (2 * cost.per_byte + cost.sum_per_byte);
   if (bytes <= kMaxSegment && whole <= slices) return {ScheduleForm::whole, whole_segment};
   return {ScheduleForm::slices, slices_segment};

@@ -14,6 +14,8 @@
 #include "common/files.h"
 #include "common/process.h"
 #include "exporters/record/reader.h"
+#include "exporters/report/run.h"
+#include "exporters/report/text.h"
 #include "staging/pack/write/create.h"
 #include "tests/integration/mpi_job.h"
 
@@ -24,6 +26,8 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 using record::Phase;
 using record::Snapshot;
+using ::testing::AllOf;
+using ::testing::ContainsRegex;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsSupersetOf;
@@ -233,6 +237,11 @@ TEST_F(ReadmeLoop, IsProfiledByTheEnvironment) {
   }
   EXPECT_GT(reductions, 0);
   EXPECT_THAT(read_text_file(records() / "operators.txt"), HasSubstr("aten::addmm"));
+  const auto run = report::load({records()});
+  EXPECT_THAT(
+      report::to_text(run),
+      AllOf(HasSubstr("profile of rank 0"), HasSubstr("aten::embedding"), HasSubstr("forward  backward"),
+            ContainsRegex("\n[^\n]* embedding\n"), ContainsRegex("\n[^\n]* linear\n")));
 }
 
 TEST_F(ReadmeLoop, ShowsTheLoadersThreadsInAProfileThatEndsWithTheJob) {

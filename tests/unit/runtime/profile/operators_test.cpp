@@ -90,9 +90,9 @@ TEST_F(Operators, BelongToTheModuleThatOwnsTheirWeightsOrToTheOneBefore) {
 }
 
 TEST_F(Operators, ModulesOfASecondModelHaveItsNumber) {
-  const TwoLayers other;
+  TwoLayers other;
   add_model(*other);
-  const Spans spans = trace([&] { TwoLayers(other)(x_); });
+  const Spans spans = trace([&] { other(x_); });
   remove_model(*other);
   EXPECT_THAT(spans.modules,
               ElementsAre("first", "blocks.0", "blocks.2", "2:first", "2:blocks.0", "2:blocks.2"));

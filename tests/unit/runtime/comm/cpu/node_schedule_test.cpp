@@ -258,7 +258,7 @@ TEST(NodeSchedule, SendsMessagesOfTheBestLength) {
   EXPECT_EQ(plan_of(grid_of(2), kMaxRiding, cost).form, ScheduleForm::whole);
   EXPECT_EQ(plan_of(grid_of(2), 2 * kMaxRiding, cost).segment_bytes, kMaxRiding);
   EXPECT_EQ(plan_of(grid_of(2), 2 * kMaxRiding, cost).form, ScheduleForm::whole);
-  EXPECT_EQ(plan_of(grid_of(2), 4 * kMaxRiding, cost).form, ScheduleForm::slices);
+  EXPECT_EQ(plan_of(grid_of(2), 32 * kMaxRiding, cost).form, ScheduleForm::slices);
 }
 
 }  // namespace
