@@ -199,11 +199,11 @@ TEST_F(Gpus, WithoutANetworkCardAtTheirSocketAreNamed) {
 TEST_F(Gpus, WithFaultsAreNamedByNumber) {
   EXPECT_THAT(
       findings("persistence 0 1.mig 1 2.throttle_reasons 0x40 3.ecc_uncorrected 1 4.ecc_uncorrected 2"),
-      testing::ElementsAre(HasSubstr("8 GPUs"),
-                           "warning gpu-persistence GPU 0, 1, 2, 3, 4, 5, 6, 7: persistence mode is off",
-                           "warning gpu-mig GPU 1: MIG mode is on",
-                           "warning gpu-clocks GPU 2: heat or the power supply lower the clocks",
-                           "error gpu-ecc GPU 3, 4: errors of memory that ECC could not correct"));
+      testing::ElementsAre(
+          HasSubstr("8 GPUs"), "warning gpu-persistence GPU 0, 1, 2, 3, 4, 5, 6, 7: persistence mode is off",
+          "warning gpu-mig GPU 1: MIG mode is on",
+          "warning gpu-clocks GPU 2: heat or the power supply lower the clocks",
+          "error gpu-ecc GPU 3, 4: errors of memory that ECC could not correct", HasSubstr("ok gpu-p2p")));
 }
 
 // A power limit, and a game card that reports no values, are not faults.
