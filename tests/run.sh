@@ -44,6 +44,8 @@ fi
 
 [ $# -gt 0 ] || set -- -LE 'tidy|quiet|fuzz'
 jobs=$(nproc)
+# Tests wait more than they compute.
+test_jobs=$((jobs + (jobs + 1) / 2))
 # A clone in another folder finds what this one has compiled.
 export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1
 # The first build in a folder compiles many files as one, in half the time. For development, where few files change at a
@@ -56,7 +58,7 @@ cmake --build --preset $preset -j "$jobs"
 built=$SECONDS
 report=$PWD/build/$preset/tests.xml
 status=0
-ctest --test-dir build/$preset --output-on-failure --no-tests=error --output-junit "$report" -j "$jobs" "$@" || status=$?
+ctest --test-dir build/$preset --output-on-failure --no-tests=error --output-junit "$report" -j "$test_jobs" "$@" || status=$?
 failures=build/$preset/Testing/Temporary/LastTestsFailed.log
 if [ $status -ne 0 ] && [ -s $failures ] && [ "$(wc -l <$failures)" -le 3 ]; then
   names=$(cut -d: -f2 $failures)

@@ -105,7 +105,7 @@ void StepTimer::enter(Phase phase) {
 }
 
 void StepTimer::add_collective(record::Collective collective, std::uint64_t bytes, std::uint64_t ns) {
-  if (writer_) writer_->add_collective(collective, bytes, ns);
+  if (writer_ && ns > 0) writer_->add_collective(collective, bytes, ns);
 }
 
 void StepTimer::add_comm(std::uint64_t transfer_ns, std::uint64_t wait_ns, int late_rank) {

@@ -104,7 +104,8 @@ void DistributedOptimizerBase::step() {
   adopt_layout();
   shards_->take_gradients();
   inner_->step();
-  shards_->gather(hook_->communicator(), timer_);
+  const train::Shards::Moved moved = shards_->gather(hook_->communicator());
+  timer_.add_collective(record::Collective::all_gather, moved.bytes, moved.ns);
   // LibTorch did not see that gather() wrote the parameters.
   for (const auto& [name, parameter] : parameters_) parameter.unsafeGetTensorImpl()->bump_version();
 }

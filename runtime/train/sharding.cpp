@@ -122,12 +122,12 @@ void Shards::take_gradients() {
   }
 }
 
-void Shards::gather(comm::Communicator& communicator, profile::StepTimer& timer) {
-  std::uint64_t bytes = 0;
+Shards::Moved Shards::gather(comm::Communicator& communicator) {
+  Moved moved;
   std::vector<comm::WorkHandle> works;
   for (const ddp::FlatBucket& bucket : buckets_) {
     const comm::Buffer all = bucket.buffer();
-    bytes += all.bytes();
+    moved.bytes += all.bytes();
     const EqualParts parts(static_cast<std::int64_t>(all.count), communicator.size());
     if (parts.each > 0) {
       const comm::Buffer mine =
@@ -140,8 +140,8 @@ void Shards::gather(comm::Communicator& communicator, profile::StepTimer& timer)
     }
   }
   for (const auto& work : works) work->wait();
-  if (!buckets_.empty() && buckets_.front().tensor().is_cpu())
-    timer.add_collective(record::Collective::all_gather, bytes, comm::duration_ns(works));
+  if (!buckets_.empty() && buckets_.front().tensor().is_cpu()) moved.ns = comm::duration_ns(works);
+  return moved;
 }
 
 }  // namespace lockstep::train

@@ -15,7 +15,6 @@
 #include "runtime/comm/communicator.h"
 #include "runtime/ddp/comm_hook.h"
 #include "runtime/ddp/flat_bucket.h"
-#include "runtime/profile/step_timer.h"
 #include "runtime/train/optimizer_state.h"
 
 namespace lockstep::train {
@@ -82,8 +81,12 @@ class Shards {
   /// Gives every slice its part of the parameter's gradient, or none.
   void take_gradients();
 
-  /// Sends this rank's elements to all ranks, and receives theirs. `timer` records the bytes and the time.
-  void gather(comm::Communicator& communicator, profile::StepTimer& timer);
+  struct Moved {
+    std::uint64_t bytes = 0;
+    std::uint64_t ns = 0;
+  };
+  /// Sends this rank's elements to all ranks, and receives theirs. Returns the bytes of all, and the time; no time on a device.
+  Moved gather(comm::Communicator& communicator);
 
  private:
   std::vector<ddp::FlatBucket> buckets_;

@@ -4,16 +4,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <chrono>
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <limits>
-#include <thread>
 
-#include "common/clock.h"
 #include "common/error.h"
-#include "exporters/record/reader.h"
 #include "runtime/torch_version.h"
 #include "runtime/train/grad_scaler.h"
 #include "runtime/train/optimizer_state.h"
@@ -146,31 +142,6 @@ TEST(DistributedOptimizer, GivesAllRanksTheSameBits) {
     optimizer.zero_grad(true);
   }
   for (const auto& parameter : net->parameters()) EXPECT_TRUE(same_bits_everywhere(parameter));
-}
-
-// NCCL's tests count the bytes of all ranks' parts.
-TEST(DistributedOptimizer, RecordsTheBytesAndTheTimeOfItsAllGathers) {
-  if (world().timer().file().empty() || world().size() == 1) GTEST_SKIP() << "nothing is recorded";
-  const auto gathered = [] {
-    return record::Reader(world().timer().file())
-        .read()
-        .resources->collectives[static_cast<std::size_t>(record::Collective::all_gather)];
-  };
-  Net net;
-  DistributedDataParallel ddp(net, world(), small_buckets());
-  DistributedOptimizer<torch::optim::AdamW> optimizer(ddp, kAdamW);
-  const auto before = gathered();
-  run_backward(ddp, {}, 0);
-  optimizer.step();
-  // A thread takes a sample each second.
-  const std::uint64_t deadline = monotonic_ns() + 10'000'000'000;
-  while (gathered().bytes == before.bytes && monotonic_ns() < deadline)
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  std::size_t bytes = 0;
-  for (const auto& parameter : net->parameters()) bytes += parameter.nbytes();
-  EXPECT_GE(gathered().bytes - before.bytes, bytes);
-  EXPECT_LT(gathered().bytes - before.bytes, 2 * bytes);  // buckets have gaps between parameters
-  EXPECT_GT(gathered().ns, before.ns);
 }
 
 TEST(DistributedOptimizer, KeepsItsShareOfTheState) {
