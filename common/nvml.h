@@ -36,6 +36,11 @@ struct State {
   }
 };
 
+/// Whether the program's kernels cause errors with this number, rather than the GPU, its links or the driver.
+constexpr bool xid_of_program(unsigned long long xid) {
+  return xid == 13 || xid == 31 || xid == 43 || xid == 45 || xid == 68 || xid == 109;
+}
+
 class Library {
  public:
   /// Null if this node does not have the library, or no driver is loaded. Throws Error if there is a driver and the

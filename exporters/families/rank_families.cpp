@@ -108,7 +108,10 @@ constexpr std::array kGpuFamilies = {
               &Gpu::ecc_corrected, &Gpu::sm_mhz},
     GpuFamily{"lockstep_gpu_ecc_uncorrected_errors", MetricType::Gauge,
               "Errors of the GPU's memory that could not be corrected since the driver was loaded.", 1,
-              &Gpu::ecc_uncorrected, &Gpu::sm_mhz}};
+              &Gpu::ecc_uncorrected, &Gpu::sm_mhz},
+    GpuFamily{"lockstep_gpu_xid_errors_total", MetricType::Counter,
+              "Critical errors of GPU or program (Xid) that the driver reported since the rank uses the GPU.",
+              1, &Gpu::xid_errors, &Gpu::sm_mhz}};
 
 struct Rank {
   const record::Snapshot* snapshot;
@@ -412,7 +415,7 @@ class RankFamilies {
 }  // namespace
 
 std::size_t series_per_rank() {
-  return kBounds + 3 + record::kPhases + 22 + 3 + 1 + kGpuFamilies.size();
+  return kBounds + 3 + record::kPhases + 22 + 3 * record::kCollectives + 1 + kGpuFamilies.size();
 }
 
 Labels labels_of(const std::string& job, const std::string& step, const std::string& node) {

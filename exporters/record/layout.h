@@ -139,6 +139,8 @@ struct Gpu {
   std::uint64_t energy_mj = 0;  ///< of the GPU since the rank uses it
   std::uint64_t ecc_corrected = 0;
   std::uint64_t ecc_uncorrected = 0;  ///< both since the driver was loaded
+  std::uint64_t xid_errors = 0;       ///< critical errors of GPU or program (Xid) since the rank uses it
+  std::uint64_t last_xid = 0;         ///< the number of the newest one
 
   bool sampled() const { return uuid[0] != 0 || uuid[1] != 0; }
   double busy() const { return share(busy_ns); }
@@ -239,7 +241,7 @@ struct File {
   alignas(4096) std::array<Step, kRingSteps> ring;
 };
 
-static_assert(sizeof(Header) == 200 && sizeof(Live) == 32 && sizeof(Resources) == 408 && sizeof(Step) == 128);
+static_assert(sizeof(Header) == 200 && sizeof(Live) == 32 && sizeof(Resources) == 424 && sizeof(Step) == 128);
 static_assert(offsetof(File, live) == 512 && offsetof(File, resources) == 1024 &&
               offsetof(File, counters) == 4096 && offsetof(File, ring) == 12288);
 static_assert(std::is_trivially_copyable_v<File>);

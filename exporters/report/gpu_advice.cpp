@@ -9,7 +9,7 @@
 #include <set>
 #include <string>
 
-#include "common/nvml_abi.h"
+#include "common/nvml.h"
 #include "common/process.h"
 #include "common/units.h"
 
@@ -17,6 +17,7 @@ namespace lockstep::report {
 namespace {
 
 using record::Gpu;
+using record::Identity;
 using record::Snapshot;
 
 constexpr double kIdle = 0.30;          // of the time: no kernel ran
@@ -151,6 +152,22 @@ void advise_on_faults(const Run& run, std::vector<Advice>& advice) {
          fmt::format(
              "All ranks wait for it: report {} to the administrator (nvidia-smi -q -d PERFORMANCE,TEMPERATURE), or leave the node out (sbatch --exclude={}).",
              record::uuid_text(gpu), slowed->identity.node)});
+  }
+  for (const Snapshot* rank : ranks_on_gpus(run)) {
+    const Gpu& gpu = *gpu_of(*rank);
+    if (gpu.xid_errors == 0) continue;
+    const Identity& identity = rank->identity;
+    advice.push_back(
+        {"gpu-xid",
+         fmt::format("The GPU of {} reported {} critical error{}, the last one with Xid {}.",
+                     rank_name(identity.rank, identity.node), gpu.xid_errors, gpu.xid_errors == 1 ? "" : "s",
+                     gpu.last_xid),
+         nvml::xid_of_program(gpu.last_xid)
+             ? "Look for the kernel that accesses wrong memory: compute-sanitizer PROGRAM, or CUDA_LAUNCH_BLOCKING=1."
+             : fmt::format(
+                   "Report {} to the administrator (dmesg | grep Xid), and leave the node out (sbatch --exclude={}).",
+                   record::uuid_text(gpu), identity.node)});
+    break;
   }
   for (const Snapshot* rank : ranks_on_gpus(run)) {
     const Gpu& gpu = *gpu_of(*rank);

@@ -60,15 +60,16 @@ const record::CollectiveTotals& totals_of(const Snapshot& rank, record::Collecti
   return rank.resources->collectives[static_cast<std::size_t>(collective)];
 }
 
-constexpr std::array<Column, 9> kGpuUsed = {{{"busy", "time in which a kernel ran"},
-                                             {"peak", "peak of the memory in use"},
-                                             {"memory", "memory"},
-                                             {"sm_mhz", "clock of the multiprocessors"},
-                                             {"max_mhz", "its maximum"},
-                                             {"slowed", "time slowed by heat or by the power supply"},
-                                             {"capped", "time at the power limit"},
-                                             {"energy", "energy"},
-                                             {"ecc", "errors of memory that could not be corrected"}}};
+constexpr std::array<Column, 10> kGpuUsed = {{{"busy", "time in which a kernel ran"},
+                                              {"peak", "peak of the memory in use"},
+                                              {"memory", "memory"},
+                                              {"sm_mhz", "clock of the multiprocessors"},
+                                              {"max_mhz", "its maximum"},
+                                              {"slowed", "time slowed by heat or by the power supply"},
+                                              {"capped", "time at the power limit"},
+                                              {"energy", "energy"},
+                                              {"ecc", "errors of memory that could not be corrected"},
+                                              {"xid", "critical errors of GPU or program (Xid)"}}};
 
 std::vector<std::string> gpu_cells(const Snapshot& rank) {
   const record::Gpu& gpu = rank.resources->gpu;
@@ -82,7 +83,8 @@ std::vector<std::string> gpu_cells(const Snapshot& rank) {
           share(gpu.slowed()),
           share(gpu.capped()),
           known(gpu.energy_mj, format_count(static_cast<double>(gpu.energy_mj) * 1e-3) + "J"),
-          fmt::to_string(gpu.ecc_uncorrected)};
+          fmt::to_string(gpu.ecc_uncorrected),
+          fmt::to_string(gpu.xid_errors)};
 }
 
 constexpr std::array<Column, 2 * record::kCollectives> kExchanged = {
@@ -216,7 +218,9 @@ nlohmann::json gpu_json(const record::Gpu& gpu) {
           {"power_watts", static_cast<double>(gpu.power_mw) * 1e-3},
           {"energy_joules", static_cast<double>(gpu.energy_mj) * 1e-3},
           {"ecc_corrected", gpu.ecc_corrected},
-          {"ecc_uncorrected", gpu.ecc_uncorrected}};
+          {"ecc_uncorrected", gpu.ecc_uncorrected},
+          {"xid_errors", gpu.xid_errors},
+          {"last_xid", gpu.last_xid}};
 }
 
 }  // namespace

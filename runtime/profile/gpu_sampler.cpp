@@ -1,14 +1,17 @@
 #include "runtime/profile/gpu_sampler.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <charconv>
 #include <exception>
 #include <sstream>
 #include <string_view>
+#include <utility>
 
 #include "common/environment.h"
-#include "common/error.h"
+#include "common/process.h"
 
 namespace lockstep::profile {
 namespace {
@@ -40,14 +43,6 @@ std::uint64_t count_of(const std::string& list) {
   return count;
 }
 
-// As NVIDIA's list of Xid errors says.
-const char* remedy_of(unsigned long long xid) {
-  constexpr std::array kOfPrograms = {13ULL, 31ULL, 43ULL, 45ULL};
-  if (std::find(kOfPrograms.begin(), kOfPrograms.end(), xid) != kOfPrograms.end())
-    return "look for a fault of the program first, such as an index that is too large (compute-sanitizer)";
-  return "report it to the administrator (dmesg, nvidia-smi -q), and leave the node out if it comes again";
-}
-
 }  // namespace
 
 GrantedGpus granted_gpus() {
@@ -61,7 +56,7 @@ GrantedGpus granted_gpus() {
   return {};
 }
 
-GpuSampler::GpuSampler(const std::string& identity, std::string rank) : rank_(std::move(rank)) {
+GpuSampler::GpuSampler(const std::string& identity, record::Identity rank) : rank_(std::move(rank)) {
   try {
     library_ = nvml::Library::open();
   } catch (const std::exception&) {  // lockstep-doctor says why
@@ -79,12 +74,29 @@ GpuSampler::GpuSampler(const std::string& identity, std::string rank) : rank_(st
   library_->watch_xids(index_);
 }
 
+void GpuSampler::take_xids() {
+  while (const auto xid = library_->next_xid()) {
+    ++totals_.xid_errors;
+    totals_.last_xid = *xid;
+    if (!printed_xids_.insert(*xid).second) continue;
+    const std::string where = rank_name(rank_.rank, rank_.node);
+    const std::string gpu = record::uuid_text(totals_);
+    if (nvml::xid_of_program(*xid)) {
+      fmt::print(
+          stderr,
+          "lockstep: {}: its GPU {} reported Xid {}, which the program's kernels cause: look for the kernel with compute-sanitizer, or with CUDA_LAUNCH_BLOCKING=1\n",
+          where, gpu, *xid);
+    } else {
+      fmt::print(
+          stderr,
+          "lockstep: {}: its GPU {} reported Xid {}, an error of the GPU or its driver: report it to the administrator (dmesg | grep Xid), and leave the node out (sbatch --exclude={})\n",
+          where, gpu, *xid, rank_.node);
+    }
+  }
+}
+
 record::Gpu GpuSampler::sample(std::uint64_t now_ns, bool training) {
   if (!library_) return totals_;
-  while (const auto xid = library_->next_xid()) {
-    fmt::print(stderr, "lockstep: {}: its GPU ({}) had an error, Xid {}: {}\n", rank_, library_->uuid(index_),
-               *xid, remedy_of(*xid));
-  }
   const nvml::State now = library_->state(index_);
   if (now.memory) {
     totals_.memory_bytes = now.memory->used;
@@ -99,6 +111,7 @@ record::Gpu GpuSampler::sample(std::uint64_t now_ns, bool training) {
   if (energy >= energy_before_mj_) totals_.energy_mj = energy - energy_before_mj_;
   totals_.ecc_corrected = now.ecc_corrected.value_or(0);
   totals_.ecc_uncorrected = now.ecc_uncorrected.value_or(0);
+  take_xids();
   totals_.busy_percent = now.busy_percent.value_or(0);
   if (!training) return totals_;
   // A GPU that does not tell how busy it is has no shares: nothing was measured.

@@ -6,10 +6,12 @@
 
 #include <cstdint>
 #include <memory>
+#include <set>
 #include <string>
 
 #include "common/nvml.h"
 #include "exporters/record/layout.h"
+#include "exporters/record/snapshot.h"
 
 namespace lockstep::profile {
 
@@ -23,16 +25,18 @@ GrantedGpus granted_gpus();
 class GpuSampler {
  public:
   /// `identity` is "GPU-" and 32 hexadecimal digits, with hyphens or without. If NVML does not work or does not show
-  /// this GPU, samples are empty. `rank` is "rank 3 on n2".
-  GpuSampler(const std::string& identity, std::string rank);
+  /// this GPU, samples are empty.
+  GpuSampler(const std::string& identity, record::Identity rank);
 
-  /// `training`: sum up times. Keeps `granted` as it is. Prints a line for each Xid, the driver's number of an error of the
-  /// GPU, that came since the last sample.
+  /// `training`: sum up times. Keeps `granted` as it is. Prints a line when the GPU reports an Xid for the first time.
   record::Gpu sample(std::uint64_t now_ns, bool training);
 
  private:
-  std::string rank_;
+  void take_xids();
+
   std::unique_ptr<nvml::Library> library_;
+  record::Identity rank_;
+  std::set<std::uint64_t> printed_xids_;
   std::size_t index_ = 0;
   record::Gpu totals_;
   std::uint64_t energy_before_mj_ = 0;

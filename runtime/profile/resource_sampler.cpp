@@ -84,7 +84,7 @@ record::Resources sample_resources(const JobLimits& limits) {
   return sample;
 }
 
-ResourceSampler::ResourceSampler(record::Writer& writer, std::string rank)
+ResourceSampler::ResourceSampler(record::Writer& writer, record::Identity rank)
     : writer_(writer), rank_(std::move(rank)), process_(::getpid()) {
   try {
     thread_ = start_thread([this] { work(); });

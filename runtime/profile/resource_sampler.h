@@ -28,8 +28,8 @@ record::Resources sample_resources(const JobLimits& limits);
 
 class ResourceSampler {
  public:
-  /// `writer` must outlive this object; `rank` is "rank 3 on n2". If no thread can be started, there is one sample, at the end.
-  ResourceSampler(record::Writer& writer, std::string rank);
+  /// `writer` must outlive this object. If no thread can be started, there is one sample, at the end.
+  ResourceSampler(record::Writer& writer, record::Identity rank);
   /// Publishes a last sample.
   ~ResourceSampler();
   ResourceSampler(const ResourceSampler&) = delete;
@@ -43,7 +43,7 @@ class ResourceSampler {
   void publish();
 
   record::Writer& writer_;
-  const std::string rank_;
+  const record::Identity rank_;
   const JobLimits limits_ = job_limits();
   const pid_t process_;
   std::mutex mutex_;

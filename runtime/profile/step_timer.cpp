@@ -49,7 +49,7 @@ StepTimer::StepTimer(const Identity& identity, Options options) : identity_(iden
     if (options.folder.empty()) options.folder = make_record_folder(identity_);
     file_ = options.folder / record_name(identity_.rank);
     writer_ = std::make_unique<record::Writer>(file_, identity_);
-    sampler_ = std::make_unique<ResourceSampler>(*writer_, rank_name(identity_.rank, identity_.node));
+    sampler_ = std::make_unique<ResourceSampler>(*writer_, identity_);
   } catch (const std::exception& error) {
     file_.clear();
     fmt::print(

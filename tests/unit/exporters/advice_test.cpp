@@ -153,6 +153,22 @@ std::vector<Fault> faults() {
        "The GPU of rank 1 on n1 has 2 errors of its memory that could not be corrected",
        "GPU-00000000-0000-0001-0000-000000000001",
        on_gpus([](record::Gpu& gpu, int rank) { gpu.ecc_uncorrected = rank == 1 ? 2 : 0; })},
+      {"gpu-xid",
+       {},
+       "The GPU of rank 1 on n1 reported 2 critical errors, the last one with Xid 79",
+       "GPU-00000000-0000-0001-0000-000000000001",
+       on_gpus([](record::Gpu& gpu, int rank) {
+         gpu.xid_errors = rank == 1 ? 2 : 0;
+         gpu.last_xid = 79;
+       })},
+      {"gpu-xid",
+       {},
+       "The GPU of rank 3 on n2 reported 1 critical error, the last one with Xid 31",
+       "compute-sanitizer",
+       on_gpus([](record::Gpu& gpu, int rank) {
+         gpu.xid_errors = rank == 3 ? 1 : 0;
+         gpu.last_xid = 31;
+       })},
       {"data-workers", [](RankStep& does, int, int) { does.data_wait = 50; },
        "takes 36 % of the step on all ranks", "--pin=auto,workers=4",
        [](MadeUpRun& run) { run.staged("n1", 1, "done"); }},

@@ -332,13 +332,15 @@ TEST_F(ExporterTest, ServesTheGpuOfARank) {
   gpu.sm_mhz = 1410;
   gpu.energy_mj = 4500;
   gpu.ecc_uncorrected = 2;
+  gpu.xid_errors = 4;
   rank->set_resources({.sampled_ns = 1, .gpu = gpu});
   const auto page = collect();
   EXPECT_EQ(page.value("lockstep_gpu_info", "uuid", "GPU-11223344-5566-7788-99aa-bbccddeeff00"), 1);
   const std::map<std::string, double> values = {
       {"memory_bytes", 3},          {"memory_total_bytes", 9},     {"measured_seconds_total", 10},
       {"busy_seconds_total", 7},    {"slowed_seconds_total", 0.5}, {"sm_clock_hertz", 1.41e9},
-      {"energy_joules_total", 4.5}, {"ecc_corrected_errors", 0},   {"ecc_uncorrected_errors", 2}};
+      {"energy_joules_total", 4.5}, {"ecc_corrected_errors", 0},   {"ecc_uncorrected_errors", 2},
+      {"xid_errors_total", 4}};
   for (const auto& [name, value] : values)
     EXPECT_DOUBLE_EQ(page.value("lockstep_gpu_" + name), value) << name;
   EXPECT_FALSE(page.has("lockstep_gpu_power_watts")) << "the GPU does not tell its power";
@@ -347,7 +349,8 @@ TEST_F(ExporterTest, ServesTheGpuOfARank) {
 TEST_F(ExporterTest, ADroppedRankCountsAsAllItsSeries) {
   const auto rank = rank_of("1000/7.0", 0);
   rank->add_comm(1, 0, -1);  // so that the rank has all its series
-  rank->add_collective(record::Collective::all_reduce, 1, 1);
+  for (std::size_t i = 0; i < record::kCollectives; ++i)
+    rank->add_collective(static_cast<record::Collective>(i), 1, 1);
   record::Gpu gpu{.uuid = {1, 1}, .memory_total_bytes = 1, .measured_ns = 1, .sm_mhz = 1, .memory_mhz = 1};
   gpu.power_mw = gpu.energy_mj = 1;
   rank->set_resources({.sampled_ns = 1, .gpu = gpu});

@@ -251,17 +251,22 @@ TEST_F(ReportTest, GpusAreInTheTextThePageAndTheJson) {
                                 .measured_ns = 100,
                                 .busy_ns = 93,
                                 .sm_mhz = 1410,
-                                .energy_mj = 12'345'000}});
+                                .energy_mj = 12'345'000,
+                                .xid_errors = 2,
+                                .last_xid = 79}});
   const auto run = load({folder_.path()});
-  EXPECT_THAT(to_text(run),
-              HasSubstr("\nGPUs:\nrank  node      busy      peak    memory    sm_mhz   max_mhz"
-                        "    slowed    capped    energy       ecc\n   1  n1         93%  30.0 GiB  80.0 GiB"
-                        "      1410         -        0%        0%   12.3 kJ         0\n"));
+  EXPECT_THAT(
+      to_text(run),
+      HasSubstr("\nGPUs:\nrank  node      busy      peak    memory    sm_mhz   max_mhz"
+                "    slowed    capped    energy       ecc       xid\n   1  n1         93%  30.0 GiB  80.0 GiB"
+                "      1410         -        0%        0%   12.3 kJ         0         2\n"));
   EXPECT_THAT(to_html(run), HasSubstr("<h2>GPUs</h2>"));
   const nlohmann::json json = to_json(run);
   EXPECT_TRUE(json["ranks"][0]["gpu"].is_null());
   EXPECT_EQ(json["ranks"][1]["gpu"]["uuid"], "GPU-00000000-0000-0000-0000-0000000000ab");
   EXPECT_DOUBLE_EQ(json["ranks"][1]["gpu"]["busy_seconds"], 93e-9);
+  EXPECT_EQ(json["ranks"][1]["gpu"]["xid_errors"], 2);
+  EXPECT_EQ(json["ranks"][1]["gpu"]["last_xid"], 79);
 }
 
 TEST_F(ReportTest, AProfileIsInTheTextThePageAndTheJson) {
@@ -296,8 +301,8 @@ TEST_F(ReportTest, BandwidthsAreThoseThatNcclsTestsDefine) {
   writer.set_resources({.sampled_ns = 1});
   EXPECT_THAT(to_text(load({folder_.path()})), Not(HasSubstr("bandwidth")));
   writer.add_collective(record::Collective::all_reduce, 3'000'000'000, 2'000'000'000);
-  writer.add_collective(record::Collective::all_gather, 2'000'000, 1'000'000);
-  writer.add_collective(record::Collective::broadcast, 1'000, 2'000);
+  writer.add_collective(record::Collective::all_gather, 4'000'000'000, 1'000'000'000);
+  writer.add_collective(record::Collective::broadcast, 500'000'000, 1'000'000'000);
   writer.set_resources({.sampled_ns = 2});
   const auto run = load({folder_.path()});
   EXPECT_THAT(
@@ -305,7 +310,7 @@ TEST_F(ReportTest, BandwidthsAreThoseThatNcclsTestsDefine) {
       HasSubstr(
           "\nbandwidth of collectives in GB/s, as NCCL's tests define it:\n"
           "rank  node    ar_alg    ar_bus    rs_alg    rs_bus    ag_alg    ag_bus    bc_alg    bc_bus\n"
-          "   0  n1         1.5      2.25         -         -         2       1.5       0.5       0.5\n"));
+          "   0  n1         1.5      2.25         -         -         4         3       0.5       0.5\n"));
   EXPECT_THAT(to_html(run), HasSubstr("<h2>Bandwidth of collectives"));
   const nlohmann::json json = to_json(run)["ranks"][0]["collectives"];
   EXPECT_EQ(json.size(), 3U);

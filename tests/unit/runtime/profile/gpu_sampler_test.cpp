@@ -21,6 +21,7 @@ using ::testing::IsEmpty;
 
 constexpr const char* kGpu1 = "GPU-51515151515151515151515151515101";  // as CUDA's properties have it
 constexpr std::uint64_t kSecond = 1'000'000'000;
+const Identity kRank{.rank = 3, .size = 4, .node = "n1"};
 
 class GpuSamplerTest : public ::testing::Test {
  protected:
@@ -38,7 +39,7 @@ class GpuSamplerTest : public ::testing::Test {
 
 TEST_F(GpuSamplerTest, SamplesTheGpuOfThisUuidOnly) {
   set("memory_used 100 1.memory_used 70 1.sm_mhz 690 1.ecc_corrected 5 1.ecc_uncorrected 2 1.power_mw 300000");
-  GpuSampler sampler(kGpu1, "rank 3 on n2");
+  GpuSampler sampler(kGpu1, kRank);
   const Gpu gpu = sampler.sample(kSecond, false);
   EXPECT_EQ(record::uuid_text(gpu), "GPU-51515151-5151-5151-5151-515151515101");
   EXPECT_EQ(gpu.memory_bytes, 70);
@@ -51,24 +52,9 @@ TEST_F(GpuSamplerTest, SamplesTheGpuOfThisUuidOnly) {
   EXPECT_EQ(gpu.ecc_uncorrected, 2);
 }
 
-TEST_F(GpuSamplerTest, PrintsTheXidsOfItsGpuOnce) {
-  set("0.xid 62 1.xid 31");
-  GpuSampler sampler(kGpu1, "rank 3 on n2");
-  const auto printed = [&] {
-    ::testing::internal::CaptureStderr();
-    sampler.sample(kSecond, true);
-    return ::testing::internal::GetCapturedStderr();
-  };
-  EXPECT_THAT(printed(), HasSubstr("rank 3 on n2: its GPU (GPU-51515151-5151-5151-5151-515151515101) had an "
-                                   "error, Xid 31: look for a fault of the program"));
-  EXPECT_THAT(printed(), IsEmpty());
-  set("1.xid 31 1.xid 79");
-  EXPECT_THAT(printed(), HasSubstr("Xid 79: report it to the administrator"));
-}
-
 TEST_F(GpuSamplerTest, SumsUpTheTimesOfTheTraining) {
   set("busy_percent 10 energy_mj 5000 memory_used 90");
-  GpuSampler sampler(kGpu1, "rank 3 on n2");
+  GpuSampler sampler(kGpu1, kRank);
   sampler.sample(1 * kSecond, false);  // loads the model
   sampler.sample(5 * kSecond, true);   // the first step has ended
   set("busy_percent 80 throttle_reasons 0x20 energy_mj 9000 memory_used 40");
@@ -88,7 +74,7 @@ TEST_F(GpuSamplerTest, SumsUpTheTimesOfTheTraining) {
 
 TEST_F(GpuSamplerTest, LeavesOutWhatTheGpuDoesNotTell) {
   set("busy_percent none energy_mj none mig 1 ecc_uncorrected none throttle_reasons 0x40");
-  GpuSampler sampler(kGpu1, "rank 3 on n2");
+  GpuSampler sampler(kGpu1, kRank);
   sampler.sample(kSecond, true);
   const Gpu gpu = sampler.sample(2 * kSecond, true);
   EXPECT_EQ(gpu.measured_ns, 0);
@@ -97,13 +83,35 @@ TEST_F(GpuSamplerTest, LeavesOutWhatTheGpuDoesNotTell) {
   EXPECT_EQ(gpu.sm_mhz, 1980);
 }
 
+TEST_F(GpuSamplerTest, CountsXidsAndPrintsEachNumberOnce) {
+  set("");
+  GpuSampler sampler(kGpu1, kRank);
+  const auto printed = [&](const std::string& values) {
+    set(values);
+    ::testing::internal::CaptureStderr();
+    sampler.sample(kSecond, true);
+    return ::testing::internal::GetCapturedStderr();
+  };
+  EXPECT_EQ(printed("0.xid 48"), "") << "of another GPU";
+  EXPECT_EQ(
+      printed("1.xid 79"),
+      "lockstep: rank 3 on n1: its GPU GPU-51515151-5151-5151-5151-515151515101 reported Xid 79, an error of the GPU or its driver: report it to the administrator (dmesg | grep Xid), and leave the node out (sbatch --exclude=n1)\n");
+  EXPECT_THAT(
+      printed("1.xid 79 1.xid 79 1.xid 31"),
+      ::testing::StartsWith(
+          "lockstep: rank 3 on n1: its GPU GPU-51515151-5151-5151-5151-515151515101 reported Xid 31"));
+  const Gpu gpu = sampler.sample(2 * kSecond, true);
+  EXPECT_EQ(gpu.xid_errors, 3);
+  EXPECT_EQ(gpu.last_xid, 31);
+}
+
 TEST_F(GpuSamplerTest, WithoutTheGpuOrTheDriverSamplesAreEmpty) {
   set("gpus 1");
-  EXPECT_FALSE(GpuSampler(kGpu1, "").sample(kSecond, true).sampled());
-  EXPECT_FALSE(GpuSampler("", "").sample(kSecond, true).sampled());
+  EXPECT_FALSE(GpuSampler(kGpu1, kRank).sample(kSecond, true).sampled());
+  EXPECT_FALSE(GpuSampler("", kRank).sample(kSecond, true).sampled());
   for (const char* const result : {"init 9", "init 18"}) {
     set(result);
-    EXPECT_FALSE(GpuSampler(kGpu1, "").sample(kSecond, true).sampled()) << result;
+    EXPECT_FALSE(GpuSampler(kGpu1, kRank).sample(kSecond, true).sampled()) << result;
   }
   EXPECT_EQ(nvml::Library::open("libnvidia-ml-of-no-driver.so.1"), nullptr);
 }
