@@ -82,17 +82,24 @@ TEST_F(TorchOrder, HoldsForManySeeds) {
 // the loader's question whether a copy has ended, because nothing tells the detector when the loader writes its buffers.
 TEST_F(TorchOrder, EveryWaitOfAStreamIsNeeded) {
   if (world().size() != 2) GTEST_SKIP() << "with 2 ranks only: one rank alone exchanges nothing";
-  const auto expected = train(1);
-  simulated::drop_wait(Wait::stream, 0);
-  train(1);
-  const int waits = most(simulated::waits(Wait::stream));
   std::map<std::string, bool> found;  // by the line that waits
-  for (int n = 1; n <= waits; ++n) {
-    simulated::drop_wait(Wait::stream, n);
-    bool finding = train(1) != expected;
-    finding |= simulated::drop_findings() > 0;
+  const auto look = [&](std::uint64_t seed) {
+    const auto expected = train(seed);
     simulated::drop_wait(Wait::stream, 0);
-    for (const auto& site : simulated::take_dropped_sites()) found[site] = found[site] || finding;
+    train(seed);
+    const int waits = most(simulated::waits(Wait::stream));
+    for (int n = 1; n <= waits; ++n) {
+      simulated::drop_wait(Wait::stream, n);
+      bool finding = train(seed) != expected;
+      finding |= simulated::drop_findings() > 0;
+      simulated::drop_wait(Wait::stream, 0);
+      for (const auto& site : simulated::take_dropped_sites()) found[site] = found[site] || finding;
+    }
+    return std::all_of(found.begin(), found.end(), [](const auto& site) { return site.second; });
+  };
+  // On a busy machine a thread may be late enough that nothing goes wrong without the wait: look again then.
+  for (std::uint64_t seed = 1; seed <= 3; ++seed) {
+    if (most(look(seed) ? 0 : 1) == 0) break;
   }
   for (const auto& [site, is_found] : found) {
     EXPECT_TRUE(is_found) << site << " can be left out, and nothing notices";

@@ -14,10 +14,12 @@
 #include "common/files.h"
 #include "common/process.h"
 #include "exporters/record/reader.h"
-#include "exporters/report/run.h"
-#include "exporters/report/text.h"
 #include "staging/pack/write/create.h"
 #include "tests/integration/mpi_job.h"
+#ifdef WITH_REPORT
+#include "exporters/report/run.h"
+#include "exporters/report/text.h"
+#endif
 
 namespace lockstep {
 namespace {
@@ -237,11 +239,13 @@ TEST_F(ReadmeLoop, IsProfiledByTheEnvironment) {
   }
   EXPECT_GT(reductions, 0);
   EXPECT_THAT(read_text_file(records() / "operators.txt"), HasSubstr("aten::addmm"));
+#ifdef WITH_REPORT
   const auto run = report::load({records()});
   EXPECT_THAT(
       report::to_text(run),
       AllOf(HasSubstr("profile of rank 0"), HasSubstr("aten::embedding"), HasSubstr("forward  backward"),
             ContainsRegex("\n[^\n]* embedding\n"), ContainsRegex("\n[^\n]* linear\n")));
+#endif
 }
 
 TEST_F(ReadmeLoop, ShowsTheLoadersThreadsInAProfileThatEndsWithTheJob) {
