@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -97,7 +98,7 @@ TEST_F(TorchOrder, EveryWaitOfAStreamIsNeeded) {
     }
     return std::all_of(found.begin(), found.end(), [](const auto& site) { return site.second; });
   };
-  // On a busy machine a thread may be late enough that nothing goes wrong without the wait: look again then.
+  // On a busy machine a thread may be late enough that nothing goes wrong without the wait; other delays show it then.
   for (std::uint64_t seed = 1; seed <= 3; ++seed) {
     if (most(look(seed) ? 0 : 1) == 0) break;
   }
