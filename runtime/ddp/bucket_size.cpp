@@ -11,7 +11,6 @@
 namespace lockstep::ddp {
 namespace {
 
-constexpr std::size_t kSteps = 5;  // to measure before choosing
 constexpr std::size_t kSmallest = std::size_t{64} << 10;
 
 }  // namespace
@@ -74,32 +73,12 @@ BucketSizes choose_bucket_sizes(const BackwardProfile& backward, const TransferC
   return best;
 }
 
-BucketTuner::BucketTuner(comm::Communicator& communicator)
-    : communicator_(communicator),
-      transfers_{{.bytes = sizeof(std::int64_t), .ns = measure_latency(communicator)}} {
-}
-
-void BucketTuner::add(BackwardProfile backward, std::span<const Transfer> transfers) {
+void BackwardSamples::add(BackwardProfile backward, std::span<const Transfer> transfers) {
   steps_.push_back(std::move(backward));
   transfers_.insert(transfers_.end(), transfers.begin(), transfers.end());
 }
 
-std::optional<BucketSizes> BucketTuner::choose_together(const BucketSizes& current) {
-  const bool enough = steps_.size() >= kSteps && transfers_.size() > 1;
-  std::array<std::int64_t, 2> sizes{};
-  if (communicator_.rank() == 0 && enough) {
-    const BucketSizes best = choose(current);
-    sizes = {static_cast<std::int64_t>(best.first_bytes), static_cast<std::int64_t>(best.cap_bytes)};
-  }
-  communicator_.broadcast({sizes.data(), sizes.size(), comm::DataType::i64}, 0, "the size of buckets")
-      ->wait();
-  if (sizes[1] == 0) return std::nullopt;
-  return BucketSizes{.first_bytes = static_cast<std::size_t>(sizes[0]),
-                     .cap_bytes = static_cast<std::size_t>(sizes[1])};
-}
-
-// Uses the median ready time of each parameter, so that one disturbed step does not decide.
-BucketSizes BucketTuner::choose(const BucketSizes& current) {
+BackwardProfile BackwardSamples::typical() const {
   const auto median_ns = [this](const auto& value_of) {
     std::vector<double> values;
     for (const auto& step : steps_) values.push_back(static_cast<double>(value_of(step)));
@@ -115,7 +94,31 @@ BucketSizes BucketTuner::choose(const BucketSizes& current) {
   std::iota(typical.order.begin(), typical.order.end(), std::size_t{0});
   std::stable_sort(typical.order.begin(), typical.order.end(),
                    [&](std::size_t a, std::size_t b) { return typical.ready_ns[a] < typical.ready_ns[b]; });
-  return choose_bucket_sizes(typical, fit_cost(transfers_), current);
+  return typical;
+}
+
+TransferCost BackwardSamples::cost(std::span<const Transfer> more) const {
+  std::vector<Transfer> transfers(more.begin(), more.end());
+  transfers.insert(transfers.end(), transfers_.begin(), transfers_.end());
+  return fit_cost(transfers);
+}
+
+BucketTuner::BucketTuner(comm::Communicator& communicator)
+    : communicator_(communicator),
+      latency_{.bytes = sizeof(std::int64_t), .ns = measure_latency(communicator)} {
+}
+
+std::optional<BucketSizes> BucketTuner::choose_together(const BucketSizes& current) {
+  std::array<std::int64_t, 2> sizes{};
+  if (communicator_.rank() == 0 && samples_.enough()) {
+    const BucketSizes best = choose_bucket_sizes(samples_.typical(), samples_.cost({&latency_, 1}), current);
+    sizes = {static_cast<std::int64_t>(best.first_bytes), static_cast<std::int64_t>(best.cap_bytes)};
+  }
+  communicator_.broadcast({sizes.data(), sizes.size(), comm::DataType::i64}, 0, "the size of buckets")
+      ->wait();
+  if (sizes[1] == 0) return std::nullopt;
+  return BucketSizes{.first_bytes = static_cast<std::size_t>(sizes[0]),
+                     .cap_bytes = static_cast<std::size_t>(sizes[1])};
 }
 
 }  // namespace lockstep::ddp

@@ -53,25 +53,41 @@ double predict_exposed_ns(const BackwardProfile& backward, const TransferCost& c
 BucketSizes choose_bucket_sizes(const BackwardProfile& backward, const TransferCost& cost,
                                 const BucketSizes& current);
 
+/// The backwards and transfers of a few steps.
+class BackwardSamples {
+ public:
+  static constexpr std::size_t kSteps = 5;
+
+  /// Adds a step. `order` is left empty: it follows from `ready_ns`.
+  void add(BackwardProfile backward, std::span<const Transfer> transfers);
+  bool enough() const { return steps_.size() >= kSteps && !transfers_.empty(); }
+
+  /// Has the median of each time, so that one disturbed step does not decide.
+  BackwardProfile typical() const;
+  /// Of these transfers and `more`.
+  TransferCost cost(std::span<const Transfer> more = {}) const;
+
+ private:
+  std::vector<BackwardProfile> steps_;
+  std::vector<Transfer> transfers_;
+};
+
 /// Collects a few steps, then rank 0 chooses for all ranks.
 class BucketTuner {
  public:
   /// Measures the latency; all ranks call it.
   explicit BucketTuner(comm::Communicator& communicator);
 
-  /// Adds a step in which every gradient arrived on this rank. `order` is left empty: it follows from
-  /// `ready_ns`.
-  void add(BackwardProfile backward, std::span<const Transfer> transfers);
+  /// For steps in which every gradient arrived on this rank.
+  BackwardSamples& samples() { return samples_; }
 
   /// Called after each step, on all ranks. Returns rank 0's choice as soon as that has enough steps.
   std::optional<BucketSizes> choose_together(const BucketSizes& current);
 
  private:
-  BucketSizes choose(const BucketSizes& current);
-
   comm::Communicator& communicator_;
-  std::vector<BackwardProfile> steps_;
-  std::vector<Transfer> transfers_;
+  Transfer latency_;  // of the smallest operation
+  BackwardSamples samples_;
 };
 
 }  // namespace lockstep::ddp

@@ -228,6 +228,7 @@ void DistributedDataParallelBase::print_findings(const std::vector<torch::Tensor
         "matrix products are float32 without TF32: a forward under lockstep::Autocast, or the setting matmul_precision = high, is usually several times as fast on a GPU");
   }
   const std::string text = findings.text();
+  if (first_forward_->in_another_order() && world_.size() > 1) reducer_->measure_order();
   first_forward_.reset();
   std::string lines;
   for (std::size_t begin = 0; begin < text.size();) {

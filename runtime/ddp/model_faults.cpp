@@ -206,6 +206,7 @@ void FirstForward::look_at_graph(const std::vector<torch::Tensor>& results,
   }
   const double share = disorder(first_used);
   if (share <= kDisorder) return;
+  in_another_order_ = true;
   findings_.others.push_back(fmt::format(
       "buckets keep the order of the constructor, but {:.0f} % of the pairs of gradients come in another order, so buckets are sent late: register the modules in the order of forward, or set static_graph if every step uses the same parameters",
       100 * share));

@@ -119,8 +119,7 @@ void Reducer::tune_once() {
     return parameter.arrived > 0 || parameter.expected == 0;
   };
   const bool complete = std::all_of(parameters_.begin(), parameters_.end(), arrived);
-  const BucketSizes now{.first_bytes = options_.first_bucket_bytes,
-                        .cap_bytes = static_cast<std::size_t>(options_.bucket_cap_mb * kMiB)};
+  const BucketSizes now = bucket_sizes();
   const auto chosen = observer_.choose_sizes(complete ? sizes() : std::vector<ParameterSize>{}, now);
   if (!chosen) return;
   observer_.forget_sizes();
@@ -130,6 +129,11 @@ void Reducer::tune_once() {
   options_.first_bucket_bytes = chosen->first_bytes;
   options_.bucket_cap_mb = static_cast<double>(chosen->cap_bytes) / kMiB;
   if (assign(order_) != before) lay_out();
+}
+
+BucketSizes Reducer::bucket_sizes() const {
+  return {.first_bytes = options_.first_bucket_bytes,
+          .cap_bytes = static_cast<std::size_t>(options_.bucket_cap_mb * kMiB)};
 }
 
 std::vector<std::vector<std::string>> Reducer::layout() const {

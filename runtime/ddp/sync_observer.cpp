@@ -1,6 +1,9 @@
 #include "runtime/ddp/sync_observer.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <cstdio>
 #include <utility>
 
 namespace lockstep::ddp {
@@ -124,6 +127,19 @@ BackwardProfile SyncObserver::measured_backward(const std::vector<ParameterSize>
   return backward;
 }
 
+void SyncObserver::add_newest(BackwardSamples& samples, const std::vector<ParameterSize>& sizes) const {
+  std::vector<Transfer> transfers;
+  for (std::size_t i = 0; i < std::min(trace_.launches.size(), newest_->reductions.size()); ++i) {
+    const auto& times = newest_->reductions[i];
+    const std::uint64_t began = std::max({times.asked_ns, times.began_ns, times.all_asked_ns});
+    const std::size_t bytes = on_device_ ? newest_backward_.bytes[i] : trace_.launches[i].bytes;
+    if (bytes > 0 && times.ended_ns > began)
+      transfers.push_back({.bytes = bytes, .ns = times.ended_ns - began});
+  }
+  BackwardProfile backward = measured_backward(sizes);
+  if (!backward.ready_ns.empty()) samples.add(std::move(backward), transfers);
+}
+
 std::optional<BucketSizes> SyncObserver::choose_sizes(const std::vector<ParameterSize>& sizes,
                                                       const BucketSizes& now) {
   if (!newest_) return std::nullopt;
@@ -131,19 +147,24 @@ std::optional<BucketSizes> SyncObserver::choose_sizes(const std::vector<Paramete
     tuner_ = std::make_unique<BucketTuner>(communicator_);
     return std::nullopt;
   }
-  if (!sizes.empty()) {
-    BackwardProfile backward = measured_backward(sizes);
-    std::vector<Transfer> transfers;
-    for (std::size_t i = 0; i < std::min(trace_.launches.size(), newest_->reductions.size()); ++i) {
-      const auto& times = newest_->reductions[i];
-      const std::uint64_t began = std::max({times.asked_ns, times.began_ns, times.all_asked_ns});
-      const std::size_t bytes = on_device_ ? newest_backward_.bytes[i] : trace_.launches[i].bytes;
-      if (bytes > 0 && times.ended_ns > began)
-        transfers.push_back({.bytes = bytes, .ns = times.ended_ns - began});
-    }
-    if (!backward.ready_ns.empty()) tuner_->add(std::move(backward), transfers);
-  }
+  if (!sizes.empty()) add_newest(tuner_->samples(), sizes);
   return tuner_->choose_together(now);
+}
+
+void SyncObserver::look_at_order(const std::vector<ParameterSize>& sizes, const BucketSizes& now) {
+  if (!newest_) return;
+  add_newest(order_samples_, sizes);
+  if (!order_samples_.enough()) return;
+  BackwardProfile backward = order_samples_.typical();
+  const TransferCost cost = order_samples_.cost();
+  const double best_ms = predict_exposed_ns(backward, cost, now) * 1e-6;
+  backward.order = std::exchange(order_, {});
+  const double now_ms = predict_exposed_ns(backward, cost, now) * 1e-6;
+  fmt::print(
+      stderr,
+      "lockstep: check of the model: buckets in the order of the constructor end {:.1f} ms after backward, in the order of gradients {:.1f} ms: {:.1f} ms of overlap are lost in each step\n",
+      now_ms, best_ms, now_ms - best_ms);
+  order_samples_ = {};
 }
 
 }  // namespace lockstep::ddp

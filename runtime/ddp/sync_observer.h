@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "common/clock.h"
@@ -54,6 +55,12 @@ class SyncObserver {
   std::optional<BucketSizes> choose_sizes(const std::vector<ParameterSize>& sizes, const BucketSizes& now);
   void forget_sizes() { tuner_.reset(); }
 
+  /// From now on look_at_order() measures what it costs that buckets have the parameters in this order.
+  void measure_order(std::vector<std::size_t> order) { order_ = std::move(order); }
+  /// Called after finish(). Prints the cost once, as soon as there are enough steps.
+  void look_at_order(const std::vector<ParameterSize>& sizes, const BucketSizes& now);
+  bool measures_order() const { return !order_.empty(); }
+
   const SyncTrace& trace() const { return trace_; }
   /// Communication of the newest step whose times are all known (between nodes: the step before the last).
   const CommShare& share() const { return share_; }
@@ -61,6 +68,7 @@ class SyncObserver {
  private:
   void take_share();
   BackwardProfile measured_backward(const std::vector<ParameterSize>& sizes) const;
+  void add_newest(BackwardSamples& samples, const std::vector<ParameterSize>& sizes) const;
 
   comm::Communicator& communicator_;
   profile::StepTimer& timer_;
@@ -71,6 +79,8 @@ class SyncObserver {
   std::vector<comm::WorkTimes> times_;         // by bucket
   std::optional<Lateness::StepTimes> newest_;  // whose times are all known
   std::unique_ptr<BucketTuner> tuner_;
+  std::vector<std::size_t> order_;  // of the parameters in the buckets; empty: not measured
+  BackwardSamples order_samples_;
   std::unique_ptr<DeviceTimes> device_;
   bool on_device_ = false;
   bool measured_latency_ = false;

@@ -75,7 +75,8 @@ ImageBatchBuilder::ImageBatchBuilder(const pack::Reader& reader, ImageBuildOptio
       format_(format_of(options_.images)),
       buffers_(
           std::make_shared<BatchBuffers>(buffer_bytes(options_.plan, options_.images), options_.page_locked)),
-      buffers_of_workers_(static_cast<std::size_t>(options_.workers)) {
+      buffers_of_workers_(static_cast<std::size_t>(options_.workers)),
+      label_order_(reader.size()) {
   check_format(format_, "images");
   if (!options_.images.target) return;
   target_ = format_of_target(options_.images);
@@ -223,6 +224,9 @@ HostBatch ImageBatchBuilder::build(const MicroBatch& micro_batch, int worker) {
     naming_sample(reader_, id, options_.rank, batch.step,
                   [&] { host.bytes_read += take_sample(id, micro_batch.epoch, worker, places); });
   }
+  const bool looks = options_.rank == 0 && !images.label.empty() && options_.plan.order == Order::shuffled;
+  if (const auto found = looks ? label_order_.add({id_out, samples.size()}, {label, samples.size()}) : std::nullopt)
+    fmt::print(stderr, "lockstep: {}\n", *found);
   batch.max_length = batch.empty ? 0 : 1;
   batch.token_count = batch.loss_tokens = count;
   host.work_tokens = host.work_squares = static_cast<double>(count);

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "runtime/data/batch/host_batch.h"
+#include "runtime/data/batch/label_order.h"
 #include "runtime/data/batch/image_batch.h"
 #include "runtime/data/batch/part_pixels.h"
 #include "staging/pack/reader.h"
@@ -69,6 +70,7 @@ class ImageBatchBuilder final : public HostBatchBuilder {
   std::optional<PixelFormat> target_;
   std::shared_ptr<BatchBuffers> buffers_;
   std::vector<WorkerBuffers> buffers_of_workers_;
+  LabelOrder label_order_;
   std::atomic<int> looked_at_ = 0;  // images
   std::atomic<int> too_large_ = 0;  // of them: decoding at a part of their size would suffice
 };

@@ -122,6 +122,39 @@ TEST_F(ImageLoader, ImagesThatNeedNotBeDecodedAtTheirSizeAreNamed) {
   EXPECT_EQ(said({46, 40}, {}), "") << "half is less than twice the batch's size";
 }
 
+// Ten packs of 20 images with one label each, joined many times.
+TEST_F(ImageLoader, DataThatIsSortedByLabelAndLargerThanABlockIsNamed) {
+  std::vector<std::unique_ptr<pack::Reader>> packs;
+  for (int label = 0; label < 10; ++label) {
+    files_.clear();
+    for (int i = 0; i < 20; ++i) {
+      write(fmt::format("i{:02}.raw", i), std::string(kSize.bytes(), '\0'));
+      write(fmt::format("i{:02}.cls", i), std::to_string(label));
+    }
+    pack();
+    const auto place = folder_ / std::to_string(label);
+    std::filesystem::rename(folder_ / "pack", place);
+    packs.push_back(pack::open(place));
+  }
+  const auto said = [&](std::size_t count, bool sorted, Order order = Order::shuffled) {
+    std::vector<NamedPack> readers;
+    for (std::size_t i = 0; i < count; ++i)
+      readers.push_back({std::to_string(i), packs[sorted ? i * 10 / count : i % 10].get()});
+    const JoinedPacks all(readers);
+    ::testing::internal::CaptureStderr();
+    Loader loader(all, {.ranks = 2, .cap = 500, .order = order}, 0, nullptr, images());
+    std::int64_t seen = 0;
+    for (const Batch& batch : loader) {
+      if ((seen += batch.images.size(0)) >= 5000) break;
+    }
+    return ::testing::internal::GetCapturedStderr();
+  };
+  EXPECT_THAT(said(14'000, true), HasSubstr("have the same label, of any two samples 10 %. The loader shuffles 262144 of the 280000 samples at a time"));
+  EXPECT_EQ(said(14'000, true, Order::sequential), "");
+  EXPECT_EQ(said(13'000, true), "") << "one block";
+  EXPECT_EQ(said(14'000, false), "");
+}
+
 TEST_F(ImageLoader, WithoutLabelsThereAreNone) {
   for (std::size_t i = 0; i < 5; ++i) write(fmt::format("i{}.png", i), png_of(picture(i), kSize));
   ImageOptions options;

@@ -96,7 +96,7 @@ TEST(BucketTuner, ChoosesAfterAFewSteps) {
   for (; !chosen; ++steps) {
     ASSERT_LT(steps, 20);
     const std::vector<Transfer> transfers{{25 * kMiB, 25'000'000}, {kMiB, 1'000'000}};
-    tuner.add(evenly(64, 1'000'000), transfers);
+    tuner.samples().add(evenly(64, 1'000'000), transfers);
     chosen = tuner.choose_together(current);
   }
   EXPECT_GT(steps, 1);
