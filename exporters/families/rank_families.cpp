@@ -111,7 +111,13 @@ constexpr std::array kGpuFamilies = {
               &Gpu::ecc_uncorrected, &Gpu::sm_mhz},
     GpuFamily{"lockstep_gpu_xid_errors_total", MetricType::Counter,
               "Critical errors of GPU or program (Xid) that the driver reported since the rank uses the GPU.",
-              1, &Gpu::xid_errors, &Gpu::sm_mhz}};
+              1, &Gpu::xid_errors, &Gpu::sm_mhz},
+    GpuFamily{"lockstep_gpu_allocator_retries_total", MetricType::Counter,
+              "Times that LibTorch's allocator got no memory and freed its unused blocks to get some.", 1,
+              &Gpu::allocator_retries, &Gpu::memory_total_bytes},
+    GpuFamily{"lockstep_gpu_allocator_unused_bytes", MetricType::Gauge,
+              "Memory in the blocks of LibTorch's allocator that is not used.", 1,
+              &Gpu::allocator_unused_bytes, &Gpu::memory_total_bytes}};
 
 struct Rank {
   const record::Snapshot* snapshot;

@@ -141,6 +141,9 @@ struct Gpu {
   std::uint64_t ecc_uncorrected = 0;  ///< both since the driver was loaded
   std::uint64_t xid_errors = 0;       ///< critical errors of GPU or program (Xid) since the rank uses it
   std::uint64_t last_xid = 0;         ///< the number of the newest one
+  std::uint64_t allocator_retries =
+      0;  ///< LibTorch's allocator got no memory, and freed its unused blocks to get some
+  std::uint64_t allocator_unused_bytes = 0;  ///< of its blocks, at the sample
 
   bool sampled() const { return uuid[0] != 0 || uuid[1] != 0; }
   double busy() const { return share(busy_ns); }
@@ -241,7 +244,7 @@ struct File {
   alignas(4096) std::array<Step, kRingSteps> ring;
 };
 
-static_assert(sizeof(Header) == 200 && sizeof(Live) == 32 && sizeof(Resources) == 424 && sizeof(Step) == 128);
+static_assert(sizeof(Header) == 200 && sizeof(Live) == 32 && sizeof(Resources) == 440 && sizeof(Step) == 128);
 static_assert(offsetof(File, live) == 512 && offsetof(File, resources) == 1024 &&
               offsetof(File, counters) == 4096 && offsetof(File, ring) == 12288);
 static_assert(std::is_trivially_copyable_v<File>);

@@ -23,6 +23,8 @@ using record::Snapshot;
 constexpr double kIdle = 0.30;          // of the time: no kernel ran
 constexpr double kMemoryUnused = 0.50;  // of the memory: a larger cap fits
 constexpr double kSlowed = 0.10;        // of the time
+constexpr std::uint64_t kRetries = 3;   // the first cost little
+constexpr double kRetriedSteps = 0.01;  // each waits for the GPU
 constexpr std::uint64_t kSteps = 32;    // the first steps say little
 
 // The rank's GPU; null without one.
@@ -127,6 +129,28 @@ void advise_on_use(const Run& run, const std::optional<Verdict>& verdict, std::v
        "A larger plan.cap fits and makes launching and communication smaller for each token; lockstep::memory_warm_up tries it before the training begins."});
 }
 
+// The allocator has unused memory, but not in one piece.
+void advise_on_fragments(const Run& run, std::vector<Advice>& advice) {
+  const Snapshot* worst = nullptr;
+  for (const Snapshot* rank : ranks_on_gpus(run)) {
+    if (worst == nullptr || gpu_of(*rank)->allocator_retries > gpu_of(*worst)->allocator_retries)
+      worst = rank;
+  }
+  if (worst == nullptr) return;
+  const Gpu& gpu = *gpu_of(*worst);
+  if (gpu.allocator_retries < kRetries || static_cast<double>(gpu.allocator_retries) <
+                                              kRetriedSteps * static_cast<double>(worst->counters.steps)) {
+    return;
+  }
+  advice.push_back(
+      {"gpu-fragmentation",
+       fmt::format(
+           "On the GPU of {} LibTorch got no memory {} times in {} steps, and waited for the GPU to free unused blocks; {} of its blocks are unused now.",
+           rank_name(worst->identity.rank, worst->identity.node), gpu.allocator_retries,
+           worst->counters.steps, format_bytes(gpu.allocator_unused_bytes)),
+       "Let blocks grow (export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True), give batches few shapes (plan.fixed_shape, plan.pad_multiple), or lower plan.cap a little."});
+}
+
 std::string slowdown(const Gpu& gpu) {
   if ((gpu.throttle_reasons & (nvml::kSoftwareThermal | nvml::kHardwareThermal)) != 0) return "heat";
   return (gpu.throttle_reasons & nvml::kPowerBrake) != 0 ? "the power supply" : "its hardware";
@@ -189,6 +213,7 @@ void advise_on_faults(const Run& run, std::vector<Advice>& advice) {
 void add_gpu_advice(const Run& run, Findings& found) {
   advise_on_unused(run, found.advice);
   advise_on_use(run, found.verdict, found.advice);
+  advise_on_fragments(run, found.advice);
   advise_on_faults(run, found.advice);
 }
 

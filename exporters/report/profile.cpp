@@ -50,11 +50,25 @@ Profile parse(nlohmann::json read) {
                                .forward_bytes = mean(one, "forward_bytes"),
                                .backward_bytes = mean(one, "backward_bytes")});
   }
+  if (const auto device = read.find("device"); device != read.end()) {  // older profiles have none
+    profile.device = {.computing_ms = mean(*device, "computing_ms"),
+                      .tensor_cores_ms = mean(*device, "tensor_cores_ms"),
+                      .communicating_ms = mean(*device, "communicating_ms"),
+                      .copying_ms = mean(*device, "copying_ms"),
+                      .busy_ms = mean(*device, "busy_ms")};
+    for (const nlohmann::json& one : device->at("kernels")) {
+      profile.device.kernels.push_back({.name = name(one),
+                                        .calls = mean(one, "calls"),
+                                        .total_ms = mean(one, "ms"),
+                                        .self_ms = mean(one, "ms")});
+    }
+  }
   const nlohmann::json& small = read.at("small");
   profile.small = {.name = name(small), .calls = mean(small, "calls")};
   profile.small_ms = mean(small, "ms");
   profile.host_copies = faults(read.at("host_copies"), steps);
   profile.device_waits = faults(read.at("device_waits"), steps);
+  if (read.contains("tuned_again")) profile.tuned_again = faults(read["tuned_again"], steps);
   profile.half_sums = faults(read.at("half_sums"), steps);
   profile.json = std::move(read);
   return profile;
@@ -81,12 +95,27 @@ Profile read_profile(const std::filesystem::path& file) {
   }
 }
 
+std::string device_text(const Profile& profile) {
+  const Profile::Device& device = profile.device;
+  if (device.kernels.empty() || profile.step_ms <= 0) return {};
+  const auto percent = [&](double ms) { return 100 * ms / profile.step_ms; };
+  std::string text = fmt::format(
+      "of the step the GPU computes {:.0f} % (tensor cores {:.0f} %), communicates {:.0f} %, copies {:.0f} %, idles {:.0f} %\n",
+      percent(device.computing_ms), percent(device.tensor_cores_ms), percent(device.communicating_ms),
+      percent(device.copying_ms), std::max(0.0, 100 - percent(device.busy_ms)));
+  text += fmt::format("{:>9} {:>9}  kernel\n", "calls", "total");
+  for (const auto& one : device.kernels)
+    text += fmt::format("{:>9.0f} {:>9.2f}  {}\n", one.calls, one.total_ms, one.name);
+  return text;
+}
+
 std::string profile_text(const Profile& profile) {
   std::string text = fmt::format("profile of {}, milliseconds per step, mean of {:.0f} steps of {:.2f} ms:\n",
                                  rank_name(profile.rank, profile.node), profile.steps, profile.step_ms);
   text += fmt::format("{:>9} {:>9} {:>9}  operator\n", "calls", "total", "self");
   for (const auto& one : profile.operators)
     text += fmt::format("{:>9.0f} {:>9.2f} {:>9.2f}  {}\n", one.calls, one.total_ms, one.self_ms, one.name);
+  text += device_text(profile);
   if (profile.modules.empty()) return text;
   text += fmt::format("{:>9} {:>9} {:>10} {:>10}  module\n", "forward", "backward", "results", "gradients");
   const std::size_t shown = std::min(profile.modules.size(), kModules);

@@ -32,6 +32,15 @@ struct Profile {
     double bytes = 0;
   };
 
+  struct Device {
+    double computing_ms = 0;  ///< kernels but those of NCCL
+    double tensor_cores_ms = 0;
+    double communicating_ms = 0;
+    double copying_ms = 0;
+    double busy_ms = 0;
+    std::vector<Operator> kernels{};  ///< and copies
+  };
+
   std::int64_t written_unix_ns = 0;  ///< the file may be that of an earlier run
   int rank = 0;
   std::string node;
@@ -39,10 +48,12 @@ struct Profile {
   double step_ms = 0;  ///< this and all the following: per step
   std::vector<Operator> operators{};
   std::vector<Module> modules{};
-  Fault small{};  ///< operators below 10 µs; named after the one that is called most
+  Device device{};  ///< without kernels if the profile has none
+  Fault small{};    ///< operators below 10 µs; named after the one that is called most
   double small_ms = 0;
   std::vector<Fault> host_copies{};
   std::vector<Fault> device_waits{};
+  std::vector<Fault> tuned_again{};  ///< convolutions, by cuDNN's autotuner
   std::vector<Fault> half_sums{};
   nlohmann::json json{};  ///< as in the file: totals
 };

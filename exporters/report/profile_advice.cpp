@@ -12,6 +12,8 @@ namespace {
 constexpr double kSmallCalls = 500;   // per step
 constexpr double kSmallShare = 0.20;  // of the step
 constexpr double kOncePerStep = 0.99;
+constexpr double kComputes = 0.50;     // of the step: kernels run
+constexpr double kTensorCores = 0.20;  // of the kernels
 
 double calls_of(const std::vector<Profile::Fault>& faults) {
   double calls = 0;
@@ -63,6 +65,25 @@ void add_profile_advice(const Run& run, std::vector<Advice>& advice) {
          fmt::format("The profile's program waits for the device in each step: {}.",
                      list(profile.device_waits)),
          "Read the loss once in many steps (if (step % 100 == 0) loss.item<float>()), and replace indices by masks (torch::where); lockstep::SyncDetector finds the calls."});
+  }
+  if (calls_of(profile.tuned_again) >= kOncePerStep) {
+    advice.push_back(
+        {"autotuned-again",
+         fmt::format(
+             "cuDNN's autotuner measured its algorithms for {:.0f} convolutions with new shapes in each step of the profile.",
+             calls_of(profile.tuned_again)),
+         "Switch it off (the setting cudnn_benchmark), or give batches few shapes (plan.fixed_shape, plan.pad_multiple)."});
+  }
+  const Profile::Device& device = profile.device;
+  if (device.computing_ms >= kComputes * profile.step_ms &&
+      device.tensor_cores_ms < kTensorCores * device.computing_ms) {
+    advice.push_back(
+        {"no-tensor-cores",
+         fmt::format(
+             "The profile's GPU computes for {:.0f} % of the step, but only {:.0f} % of that in kernels that use tensor cores. Most time takes {}.",
+             100 * device.computing_ms / profile.step_ms, 100 * device.tensor_cores_ms / device.computing_ms,
+             device.kernels.front().name),
+         "Train in bfloat16 (lockstep::Autocast) or with the setting matmul_precision = high, make dimensions multiples of 8, and join small operations on elements into few (a fused optimizer, scaled_dot_product_attention)."});
   }
   if (!profile.half_sums.empty()) {
     advice.push_back(

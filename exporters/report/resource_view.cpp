@@ -220,7 +220,9 @@ nlohmann::json gpu_json(const record::Gpu& gpu) {
           {"ecc_corrected", gpu.ecc_corrected},
           {"ecc_uncorrected", gpu.ecc_uncorrected},
           {"xid_errors", gpu.xid_errors},
-          {"last_xid", gpu.last_xid}};
+          {"last_xid", gpu.last_xid},
+          {"allocator_retries", gpu.allocator_retries},
+          {"allocator_unused_bytes", gpu.allocator_unused_bytes}};
 }
 
 }  // namespace

@@ -30,6 +30,7 @@
 #include "runtime/comm/process_settings.h"
 #include "runtime/comm/shared_cpus.h"
 #include "runtime/comm/single/communicator.h"
+#include "runtime/profile/device_trace.h"
 #include "runtime/profile/operators.h"
 #include "runtime/profile/profiler.h"
 #include "runtime/profile/record_folder.h"
@@ -283,7 +284,12 @@ void World::Impl::start_profile(std::string_view schedule) {
                                       .rank = {place.rank, place.node_name, clock_offset},
                                       .ranks = shared ? place.size : place.local_size,
                                       .joins = shared ? place.rank == 0 : place.local_rank == 0};
-  if (place.rank < kRanksWithOperators) options.trace_operators = profile::trace_operators;
+  if (place.rank < kRanksWithOperators) {
+    options.trace_operators = profile::trace_operators;
+    options.trace_device = [this](bool on) {
+      if (device >= 0 || !on) profile::trace_device(on);
+    };
+  }
   options.device_bytes = [this] { return device < 0 ? 0 : profile::device_bytes(device); };
   options.end_job = [this] {
     if (communicator->rank() == 0) {

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "common/error.h"
+#include "runtime/ddp/device.h"
 #include "runtime/ddp/flat_bucket.h"
 
 namespace lockstep::ddp {
@@ -63,11 +64,21 @@ void BufferBroadcast::send(int root, const std::vector<torch::Tensor>& buffers) 
   };
   const bool sends = communicator_.rank() == root;
   if (sends) copy_all(false);
+  const bool on_device = !buffers.front().is_cpu();
+  if (on_device) {
+    if (!durations_) durations_.emplace(clocks_of(buffers.front().device()));
+    durations_->begin();
+  }
   const comm::WorkHandle work = communicator_.broadcast({memory_.get(), bytes, comm::DataType::u8}, root,
                                                         fmt::format("{} buffers", buffers.size()));
   work->wait();
-  if (buffers.front().is_cpu())
+  if (on_device) {
+    durations_->end(bytes);
+    while (const auto earlier = durations_->take())
+      timer_.add_collective(record::Collective::broadcast, earlier->bytes, earlier->ns);
+  } else {
     timer_.add_collective(record::Collective::broadcast, bytes, comm::duration_ns({&work, 1}));
+  }
   if (!sends) copy_all(true);
 }
 

@@ -8,9 +8,11 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "runtime/comm/communicator.h"
+#include "runtime/ddp/device_times.h"
 #include "runtime/profile/step_timer.h"
 
 namespace lockstep::ddp {
@@ -32,6 +34,7 @@ class BufferBroadcast {
   profile::StepTimer& timer_;
   std::shared_ptr<void> memory_;  // for all buffers, one after the other
   std::size_t bytes_ = 0;
+  std::optional<DeviceDurations> durations_;  // on a device
 };
 
 }  // namespace lockstep::ddp

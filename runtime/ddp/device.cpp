@@ -11,6 +11,7 @@
 #ifdef LOCKSTEP_WITH_NCCL
 #include "runtime/comm/nccl/device_clock.h"
 #include "runtime/ddp/cuda_stream.h"
+#include "runtime/profile/operators.h"
 #endif
 
 namespace lockstep::ddp {
@@ -88,7 +89,8 @@ comm::Communicator& communicator_for(World& world, torch::Device device) {
   };
   communicator.set_stream(native(communication_stream(device)));
   communicator.set_stream_source(stream);
-  world.timer().use_device_clock(comm::nccl::make_device_clock(device.index(), stream));
+  world.timer().use_device_clock(comm::nccl::make_device_clock(device.index(), stream),
+                                 [device] { return profile::allocator_state(device.index()); });
 #endif
   return communicator;
 }

@@ -47,4 +47,16 @@ std::optional<DeviceBackward> DeviceTimes::take() {
   return backward;
 }
 
+// A mark is null if the device has failed.
+std::optional<DeviceDurations::Duration> DeviceDurations::take() {
+  if (running_.empty()) return std::nullopt;
+  const Running& oldest = running_.front();
+  const bool failed = !oldest.began || !oldest.ended;
+  if (!failed && !clocks_.communicating->reached(oldest.ended)) return std::nullopt;
+  const Duration duration{.bytes = oldest.bytes,
+                          .ns = failed ? 0 : clocks_.computing->ns_between(oldest.began, oldest.ended)};
+  running_.pop_front();
+  return duration;
+}
+
 }  // namespace lockstep::ddp

@@ -9,6 +9,7 @@
 #include <deque>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "runtime/ddp/lateness.h"
@@ -68,6 +69,36 @@ class DeviceTimes {
   DeviceClocks clocks_;
   Marks current_;
   std::deque<Marks> finished_;
+};
+
+/// The durations of operations that the host does not wait for.
+class DeviceDurations {
+ public:
+  explicit DeviceDurations(DeviceClocks clocks) : clocks_(std::move(clocks)) {}
+
+  /// Around the calls of the operations.
+  void begin() { began_ = clocks_.computing->mark(); }
+  void end(std::size_t bytes) {
+    running_.push_back({bytes, std::move(began_), clocks_.communicating->mark()});
+  }
+
+  struct Duration {
+    std::size_t bytes = 0;
+    std::uint64_t ns = 0;  ///< with the wait for ranks that began later
+  };
+  /// The oldest one whose end the device has passed, each once.
+  std::optional<Duration> take();
+
+ private:
+  using Mark = profile::DeviceClock::Mark;
+  struct Running {
+    std::size_t bytes = 0;
+    Mark began;
+    Mark ended;
+  };
+  DeviceClocks clocks_;
+  Mark began_;
+  std::deque<Running> running_;
 };
 
 }  // namespace lockstep::ddp

@@ -22,6 +22,12 @@ struct GrantedGpus {
 };
 GrantedGpus granted_gpus();
 
+/// LibTorch's allocator of GPU memory.
+struct AllocatorState {
+  std::uint64_t retries = 0;  ///< it got no memory from the GPU, and freed its unused blocks to get some
+  std::uint64_t unused_bytes = 0;
+};
+
 class GpuSampler {
  public:
   /// `identity` is "GPU-" and 32 hexadecimal digits, with hyphens or without. If NVML does not work or does not show

@@ -60,6 +60,16 @@ std::uint64_t bytes_to_device(std::string_view operation, Values inputs) {
   return static_cast<std::uint64_t>(from.numel()) * from.element_size();
 }
 
+bool ConvolutionShapes::is_new(std::string_view operation, Values inputs) {
+  if (operation != "aten::convolution") return false;
+  const at::Tensor input = tensor_at(inputs, 0);
+  const at::Tensor weight = tensor_at(inputs, 1);
+  if (!input.defined() || !weight.defined()) return false;
+  const std::lock_guard lock(mutex_);
+  auto& shapes = seen_[weight.unsafeGetTensorImpl()];
+  return shapes.insert(input.sizes().vec()).second && shapes.size() > 1;
+}
+
 std::optional<std::string> half_sum(std::string_view operation, Values inputs, Values results) {
   if (!contains(kSums, operation)) return std::nullopt;
   const at::Tensor input = tensor_at(inputs, 0);

@@ -5,10 +5,15 @@
 
 #include <ATen/core/ivalue.h>
 
+#include <cstdint>
+#include <map>
+#include <mutex>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace lockstep::profile {
 
@@ -22,5 +27,16 @@ std::uint64_t bytes_to_device(std::string_view operation, Values inputs);
 
 /// "aten::mean of 2048 values in BFloat16": a sum, or the like, of many values whose result is rounded to half precision.
 std::optional<std::string> half_sum(std::string_view operation, Values inputs, Values results);
+
+/// Finds convolutions whose input has another shape than before: cuDNN's autotuner then measures its algorithms again.
+class ConvolutionShapes {
+ public:
+  /// Whether this weight had an input of another shape before, but never one of this shape.
+  bool is_new(std::string_view operation, Values inputs);
+
+ private:
+  std::mutex mutex_;
+  std::map<const void*, std::set<std::vector<std::int64_t>>> seen_;  // by weight
+};
 
 }  // namespace lockstep::profile

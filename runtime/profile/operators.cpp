@@ -1,5 +1,6 @@
 #include "runtime/profile/operators.h"
 
+#include <ATen/Context.h>
 #include <ATen/SequenceNumber.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/record_function.h>
@@ -37,7 +38,9 @@ struct Nodes {
 struct Models {
   std::vector<const torch::nn::Module*> all;
   ModuleOwners modules;  // while tracing
+  ConvolutionShapes convolutions;
   c10::DeviceType device = c10::DeviceType::CUDA;
+  bool tunes = false;  // cuDNN measures its algorithms
   std::mutex mutex;
   std::map<std::pair<std::uint64_t, std::uint64_t>, Nodes> nodes;
   std::atomic<std::uint64_t> nodes_run = 0;
@@ -123,6 +126,8 @@ std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
     context->is_operator = true;
     if (state.depth++ == 0) begin_outermost(function, *context);
     state.waited = state.waited || waits_for_device(name, inputs_of(function), models().device);
+    if (models().tunes && models().convolutions.is_new(name, inputs_of(function)))
+      add_fault(OperationFault::tuned_again, function.name());
     state.copied += bytes_to_device(name, inputs_of(function));
   }
   context->ns = monotonic_ns();
@@ -194,6 +199,7 @@ void trace_operators(bool on) {
     for (const torch::nn::Module* const model : models().all)
       models().modules.add(*model, ++number == 1 ? "" : fmt::format("{}:", number));
     models().device = accelerator().value_or(c10::DeviceType::CUDA);
+    models().tunes = accelerator() && at::globalContext().benchmarkCuDNN();
     models().nodes.clear();
     set_modules(models().modules.names());
     handle =
@@ -203,17 +209,42 @@ void trace_operators(bool on) {
   }
 }
 
-std::uint64_t device_bytes([[maybe_unused]] int device) {
 #ifdef LOCKSTEP_WITH_NCCL
+namespace {
+
+std::optional<c10::CachingDeviceAllocator::DeviceStats> allocator_stats(int device) {
   auto* const allocator =
       dynamic_cast<c10::DeviceAllocator*>(c10::GetAllocator(accelerator().value_or(c10::kCUDA)));
-  if (allocator == nullptr || !allocator->initialized()) return 0;
-  constexpr auto kAll = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
-  return static_cast<std::uint64_t>(
-      allocator->getDeviceStats(static_cast<c10::DeviceIndex>(device)).allocated_bytes[kAll].current);
-#else
-  return 0;
-#endif
+  if (allocator == nullptr || !allocator->initialized()) return std::nullopt;
+  return allocator->getDeviceStats(static_cast<c10::DeviceIndex>(device));
 }
+
+std::uint64_t current(const c10::CachingAllocator::StatArray& stats) {
+  constexpr auto kAll = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+  return static_cast<std::uint64_t>(stats[kAll].current);
+}
+
+}  // namespace
+
+std::uint64_t device_bytes(int device) {
+  const auto stats = allocator_stats(device);
+  return stats ? current(stats->allocated_bytes) : 0;
+}
+
+AllocatorState allocator_state(int device) {
+  const auto stats = allocator_stats(device);
+  if (!stats) return {};
+  return {.retries = static_cast<std::uint64_t>(stats->num_alloc_retries),
+          .unused_bytes = current(stats->reserved_bytes) - current(stats->allocated_bytes)};
+}
+#else
+std::uint64_t device_bytes(int) {
+  return 0;
+}
+
+AllocatorState allocator_state(int) {
+  return {};
+}
+#endif
 
 }  // namespace lockstep::profile

@@ -9,6 +9,8 @@
 
 #include <cstdint>
 
+#include "runtime/profile/gpu_sampler.h"
+
 namespace torch::nn {
 class Module;
 }
@@ -27,5 +29,7 @@ void trace_operators(bool on);
 /// Bytes that LibTorch's allocator has handed out on this GPU; 0 before its first use, and in a build without
 /// CUDA.
 std::uint64_t device_bytes(int device);
+/// The same allocator's unused memory, and how often it found none.
+AllocatorState allocator_state(int device);
 
 }  // namespace lockstep::profile

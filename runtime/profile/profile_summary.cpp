@@ -4,6 +4,7 @@
 #include <map>
 #include <string_view>
 
+#include "runtime/profile/device_work.h"
 #include "runtime/profile/operator_table.h"
 
 namespace lockstep::profile {
@@ -92,6 +93,21 @@ json faults(const Spans& spans, OperationFault kind) {
   return list;
 }
 
+json device(const Spans& spans) {
+  const DeviceTimes times = device_times(spans.spans);
+  json kernels = json::array();
+  for (const OperatorTime& time : kernel_times(spans.spans)) {
+    if (kernels.size() == kOperators) break;
+    kernels.push_back({{"name", time.name}, {"calls", time.calls}, {"ms", to_milliseconds(time.total_ns)}});
+  }
+  return {{"computing_ms", to_milliseconds(times.computing)},
+          {"tensor_cores_ms", to_milliseconds(times.tensor_cores)},
+          {"communicating_ms", to_milliseconds(times.communicating)},
+          {"copying_ms", to_milliseconds(times.copying)},
+          {"busy_ms", to_milliseconds(times.busy)},
+          {"kernels", kernels}};
+}
+
 }  // namespace
 
 json profile_summary(const Spans& spans, const TraceRank& rank) {
@@ -107,10 +123,12 @@ json profile_summary(const Spans& spans, const TraceRank& rank) {
           {"steps", steps},
           {"step_ms", to_milliseconds(step_ns)},
           {"operators", operators(spans)},
+          {"device", device(spans)},
           {"modules", modules(spans)},
           {"small", small_operators(spans)},
           {"host_copies", faults(spans, OperationFault::host_copy)},
           {"device_waits", faults(spans, OperationFault::device_wait)},
+          {"tuned_again", faults(spans, OperationFault::tuned_again)},
           {"half_sums", faults(spans, OperationFault::half_sum)}};
 }
 

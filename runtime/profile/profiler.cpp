@@ -10,6 +10,7 @@
 #include "common/error.h"
 #include "common/files.h"
 #include "common/process.h"
+#include "runtime/profile/device_work.h"
 #include "runtime/profile/operator_table.h"
 #include "runtime/profile/profile_summary.h"
 
@@ -56,7 +57,9 @@ void Profiler::enter(Schedule::State state) {
   if (options_.trace_operators) options_.trace_operators(on);
   if (on) {
     start_spans(options_.device_bytes);
+    if (options_.trace_device) options_.trace_device(true);
   } else {
+    if (options_.trace_device) options_.trace_device(false);
     stop_spans();
   }
 }
@@ -107,6 +110,7 @@ bool Profiler::without_throwing(Work work) noexcept {
 }
 
 void Profiler::write_part() {
+  if (options_.trace_device) options_.trace_device(false);
   const Spans spans = stop_spans();
   const std::string name = fmt::format("{}{:06}.part", prefix_of_cycle(written_), options_.rank.rank);
   write_file_atomically(options_.folder / name, trace_events(spans, options_.rank), kMode);
@@ -123,6 +127,8 @@ void Profiler::write_part() {
   operators_ += fmt::format("{}Operators of {} in {} steps, until step {}\n\n{}",
                             operators_.empty() ? "" : "\n", rank_name(options_.rank.rank, options_.rank.node),
                             steps, steps_, operator_table(operator_times(spans.spans)));
+  if (const auto kernels = kernel_times(spans.spans); !kernels.empty())
+    operators_ += "\nKernels and copies of the GPU\n\n" + operator_table(kernels);
   write_file_atomically(options_.folder / "operators.txt", operators_, kMode);
   const std::string summary =
       profile_summary(spans, options_.rank).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);

@@ -28,6 +28,8 @@ struct ProfilerOptions {
   bool joins = false;  ///< this is the first one of them
   /// Begins or ends to add LibTorch's operators to the spans; null: they are not traced.
   std::function<void(bool)> trace_operators = nullptr;
+  /// Begins or ends to record what the GPU does, which adds spans at its end; null: no GPU.
+  std::function<void(bool)> trace_device = nullptr;
   /// The GPU memory in use; null: no GPU.
   std::function<std::uint64_t()> device_bytes = nullptr;
   /// Ends the job, if the schedule has `stop`. All ranks call it after the same step.

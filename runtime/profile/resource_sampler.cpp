@@ -106,10 +106,12 @@ ResourceSampler::~ResourceSampler() {
   publish();
 }
 
-void ResourceSampler::set_gpus(std::string identity, std::uint64_t granted) {
+void ResourceSampler::set_gpus(std::string identity, std::uint64_t granted,
+                               std::function<AllocatorState()> allocator) {
   const std::lock_guard lock(mutex_);
   gpu_ = std::move(identity);
   granted_gpus_ = granted;
+  allocator_ = std::move(allocator);
 }
 
 void ResourceSampler::publish() {
@@ -117,6 +119,11 @@ void ResourceSampler::publish() {
   if (!gpu_sampler_ && !gpu_.empty()) gpu_sampler_ = std::make_unique<GpuSampler>(gpu_, rank_);
   if (gpu_sampler_) sample.gpu = gpu_sampler_->sample(sample.sampled_ns, writer_.has_steps());
   sample.gpu.granted = granted_gpus_;
+  if (allocator_) {
+    const AllocatorState state = allocator_();
+    sample.gpu.allocator_retries = state.retries;
+    sample.gpu.allocator_unused_bytes = state.unused_bytes;
+  }
   writer_.set_resources(sample);
 }
 

@@ -8,6 +8,7 @@
 #include <sys/types.h>
 
 #include <condition_variable>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -36,7 +37,9 @@ class ResourceSampler {
   ResourceSampler& operator=(const ResourceSampler&) = delete;
 
   /// The GPU on which the rank computes ("GPU-…", "" if it computes on the CPU), and the GPUs that the job may use.
-  void set_gpus(std::string identity, std::uint64_t granted);
+  /// `allocator` is called from any thread; null: not known.
+  void set_gpus(std::string identity, std::uint64_t granted,
+                std::function<AllocatorState()> allocator = nullptr);
 
  private:
   void work();
@@ -51,6 +54,7 @@ class ResourceSampler {
   bool stopping_ = false;
   std::string gpu_;
   std::uint64_t granted_gpus_ = 0;
+  std::function<AllocatorState()> allocator_;
   std::unique_ptr<GpuSampler> gpu_sampler_;  // NVML needs a while to start, which this thread waits
   std::thread thread_;
 };

@@ -56,7 +56,7 @@ int number_of_this_thread() {
 
 void add_span(Span span) {
   thread_local const int thread = number_of_this_thread();
-  span.thread = thread;
+  if (span.kind != SpanKind::device) span.thread = thread;
   Collection& all = collection();
   const std::scoped_lock lock(all.mutex);
   if (!tracing()) return;

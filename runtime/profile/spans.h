@@ -18,12 +18,15 @@
 
 namespace lockstep::profile {
 
-enum class SpanKind : std::uint8_t { step, phase, operation, collective, batch };
+enum class SpanKind : std::uint8_t { step, phase, operation, collective, batch, device };
 
 /// The part that an operation has in the model: called by the program in a forward, a node of backward, or called by a
 /// node.
 /// none: called by another operation, or outside of the model.
 enum class ModelPart : std::uint8_t { none, forward, node, backward };
+
+/// The kinds of kernels and copies of a device (device_work.h).
+enum class DeviceWork : std::uint8_t { kernel, tensor_kernel, communication, copy };
 
 /// A time span in monotonic nanoseconds.
 struct Span {
@@ -33,14 +36,15 @@ struct Span {
   std::uint64_t end_ns = 0;
   std::uint64_t all_asked_ns = 0;  ///< of a collective: when the last rank asked for it; 0: unknown
   int late_rank = -1;              ///< that rank; -1: unknown
-  int thread = 0;                  ///< set by add_span(): the thread's number in the kernel
+  int thread = 0;  ///< set by add_span(): the thread's number in the kernel; of a device: the stream
   ModelPart part = ModelPart::none;
   int module = -1;          ///< index in Spans::modules; -1: unknown
   std::uint64_t bytes = 0;  ///< of the results that the operation made, without views
+  DeviceWork work = DeviceWork::kernel;
 };
 
 /// Things that operations do and that make a step slow or imprecise.
-enum class OperationFault : std::uint8_t { host_copy, device_wait, half_sum };
+enum class OperationFault : std::uint8_t { host_copy, device_wait, half_sum, tuned_again };
 
 struct FaultCount {
   std::uint64_t calls = 0;

@@ -239,9 +239,10 @@ void StepTimer::write_device_steps(bool wait) {
   }
 }
 
-void StepTimer::use_device_clock(std::unique_ptr<DeviceClock> clock) {
+void StepTimer::use_device_clock(std::unique_ptr<DeviceClock> clock,
+                                 std::function<AllocatorState()> allocator) {
   if (device_ || !writer_) return;
-  sampler_->set_gpus(clock->device_identity(), granted_gpus().count);
+  sampler_->set_gpus(clock->device_identity(), granted_gpus().count, std::move(allocator));
   device_ = std::make_unique<DevicePhases>(std::move(clock));
   writer_->set_on_device();
 }

@@ -32,6 +32,7 @@
 #include <array>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <set>
@@ -49,6 +50,7 @@ class Writer;
 
 namespace lockstep::profile {
 
+struct AllocatorState;
 class DeviceClock;
 class DevicePhases;
 class EventFile;
@@ -134,8 +136,10 @@ class StepTimer {
   /// because the beginning of the work before it is unknown.
   void end_step(const StepCounts& counts);
 
-  /// From now on the record has the device's times, measured by this clock. Later calls do nothing.
-  void use_device_clock(std::unique_ptr<DeviceClock> clock);
+  /// From now on the record has the device's times, measured by this clock, and what `allocator` says, which is called from
+  /// any thread (null: nothing). Later calls do nothing.
+  void use_device_clock(std::unique_ptr<DeviceClock> clock,
+                        std::function<AllocatorState()> allocator = nullptr);
 
   /// The model is on the CPU. If the job was granted GPUs, rank 0 prints a warning.
   void use_cpu();

@@ -21,6 +21,7 @@ constexpr std::string_view kEnd = "\n]}\n";
 constexpr int kStepTrack = 1;
 constexpr int kPhaseTrack = 2;
 constexpr int kFirstThread = 10;
+constexpr int kFirstStream = 1 << 24;  // above the numbers of threads
 
 std::string quoted(const std::string& text) {
   return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
@@ -46,6 +47,8 @@ class RankWriter {
         return add_slice(span, "operator", track_of(span.thread));
       case SpanKind::batch:
         return add_slice(span, "loader", track_of(span.thread));
+      case SpanKind::device:
+        return add_slice(span, "gpu", track_of_stream(span.thread));
       case SpanKind::collective:
         return add_collective(span);
     }
@@ -89,6 +92,12 @@ class RankWriter {
       name_track(track, fmt::format("{} {}", known == thread_names_.end() ? "thread" : known->second,
                                     thread == ::getpid() ? "(main thread)" : std::to_string(thread)));
     }
+    return track;
+  }
+
+  int track_of_stream(int stream) {
+    const int track = kFirstStream + stream;
+    if (named_.insert(track).second) name_track(track, fmt::format("GPU stream {}", stream));
     return track;
   }
 

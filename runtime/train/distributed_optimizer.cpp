@@ -5,6 +5,8 @@
 
 #include "common/error.h"
 #include "runtime/archive.h"
+#include "runtime/ddp/device.h"
+#include "runtime/ddp/device_times.h"
 #include "runtime/ddp/replicas.h"
 #include "runtime/torch_version.h"
 #include "runtime/train/optimizer_state.h"
@@ -104,8 +106,19 @@ void DistributedOptimizerBase::step() {
   adopt_layout();
   shards_->take_gradients();
   inner_->step();
+  const torch::Device device = parameters_.front().second.device();
+  if (!device.is_cpu() && communicator_.size() > 1) {
+    if (!durations_) durations_ = std::make_unique<ddp::DeviceDurations>(ddp::clocks_of(device));
+    durations_->begin();
+  }
   const train::Shards::Moved moved = shards_->gather(hook_->communicator());
-  timer_.add_collective(record::Collective::all_gather, moved.bytes, moved.ns);
+  if (durations_) {
+    durations_->end(moved.bytes);
+    while (const auto earlier = durations_->take())
+      timer_.add_collective(record::Collective::all_gather, earlier->bytes, earlier->ns);
+  } else {
+    timer_.add_collective(record::Collective::all_gather, moved.bytes, moved.ns);
+  }
   // LibTorch did not see that gather() wrote the parameters.
   for (const auto& [name, parameter] : parameters_) parameter.unsafeGetTensorImpl()->bump_version();
 }

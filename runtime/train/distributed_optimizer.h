@@ -42,6 +42,9 @@
 
 namespace lockstep {
 
+namespace ddp {
+class DeviceDurations;
+}
 namespace checkpoint {
 class ShardedOptimizer;
 }
@@ -228,6 +231,7 @@ class DistributedOptimizerBase {
   std::map<const void*, std::size_t> index_of_;  // by TensorImpl
   std::unique_ptr<torch::optim::Optimizer> inner_;
   std::shared_ptr<train::ShardingHook> hook_;
+  std::unique_ptr<ddp::DeviceDurations> durations_;  // of the all-gathers, on a device
   std::unique_ptr<train::Shards> shards_;
   std::uint64_t generation_ = 0;                             // of the hook's layout that shards_ uses
   std::unique_ptr<std::vector<train::StatePiece>> pending_;  // loaded before there was a layout

@@ -6,12 +6,15 @@
 #include <cmath>
 #include <thread>
 
-#include "exporters/record/reader.h"
 #include "runtime/ddp/device_times.h"
 #include "runtime/ddp/reducer.h"
+#include "runtime/profile/device_trace.h"
+#include "runtime/profile/spans.h"
+#include "runtime/train/distributed_optimizer.h"
 #include "tests/device/device_of_rank.h"
 #include "tests/device/simulation.h"
 #include "tests/integration/train/checkpoint_world.h"
+#include "tests/integration/train/collective_totals.h"
 
 namespace lockstep::testing {
 namespace {
@@ -169,6 +172,42 @@ TEST(DeviceTimes, AreThoseOfMarksThatTheDeviceHasPassedBackwardsLater) {
   ASSERT_TRUE(third);
   EXPECT_FALSE(third->known);
   EXPECT_EQ(third->reductions.size(), 2U) << "so that all ranks send equally many durations";
+}
+
+// Two more steps, so that the device has passed the end of the first.
+TEST_F(DeviceTimesOfRanks, OfAllGathersAndOfBroadcastsOfBuffersAreRecorded) {
+  if (world().timer().file().empty() || world().size() == 1) GTEST_SKIP() << "nothing is recorded";
+  const auto before = totals_now();
+  torch::nn::Sequential net(torch::nn::Linear(10, 1000), torch::nn::BatchNorm1d(1000));
+  net->to(device());
+  DistributedDataParallel ddp(net, world());
+  DistributedOptimizer<torch::optim::SGD> optimizer(ddp, torch::optim::SGDOptions(0.01));
+  for (int step = 0; step < 3; ++step) {
+    ddp(torch::ones({2, 10}, device())).sum().backward();
+    optimizer.step();
+    net->parameters().front().cpu();
+  }
+  const auto after = totals_now();
+  for (const auto collective : {record::Collective::all_gather, record::Collective::broadcast}) {
+    const auto i = static_cast<std::size_t>(collective);
+    EXPECT_GT(after[i].ns, before[i].ns);
+    EXPECT_GE(after[i].bytes - before[i].bytes, 2 * 1000 * sizeof(float));
+  }
+}
+
+// What Kineto records there only a GPU can show. Without one it starts and ends repeatedly, and prints nothing.
+TEST(KernelsInAProfile, NeedAGpu) {
+  ::testing::internal::CaptureStderr();
+  for (int cycle = 0; cycle < 2; ++cycle) {
+    profile::start_spans();
+    profile::trace_device(true);
+    profile::trace_device(true);  // the end of the warm-up
+    torch::ones({64}, device()).add_(1);
+    profile::trace_device(false);
+    EXPECT_THAT(profile::stop_spans().spans, IsEmpty());
+  }
+  profile::trace_device(false);
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
 }
 
 }  // namespace

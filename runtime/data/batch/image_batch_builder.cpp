@@ -225,7 +225,8 @@ HostBatch ImageBatchBuilder::build(const MicroBatch& micro_batch, int worker) {
                   [&] { host.bytes_read += take_sample(id, micro_batch.epoch, worker, places); });
   }
   const bool looks = options_.rank == 0 && !images.label.empty() && options_.plan.order == Order::shuffled;
-  if (const auto found = looks ? label_order_.add({id_out, samples.size()}, {label, samples.size()}) : std::nullopt)
+  if (const auto found =
+          looks ? label_order_.add({id_out, samples.size()}, {label, samples.size()}) : std::nullopt)
     fmt::print(stderr, "lockstep: {}\n", *found);
   batch.max_length = batch.empty ? 0 : 1;
   batch.token_count = batch.loss_tokens = count;

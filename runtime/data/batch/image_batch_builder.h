@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "runtime/data/batch/host_batch.h"
-#include "runtime/data/batch/label_order.h"
 #include "runtime/data/batch/image_batch.h"
+#include "runtime/data/batch/label_order.h"
 #include "runtime/data/batch/part_pixels.h"
 #include "staging/pack/reader.h"
 

@@ -42,7 +42,8 @@ std::optional<std::string> LabelOrder::add(std::span<const std::int64_t> samples
   double pairs = 0;
   double equal = 0;
   for (std::size_t i = 1; i < sorted.size(); ++i) {
-    if (sorted[i].first - sorted[i - 1].first > static_cast<std::int64_t>(EpochOrder::kShardSamples)) continue;
+    if (sorted[i].first - sorted[i - 1].first > static_cast<std::int64_t>(EpochOrder::kShardSamples))
+      continue;
     ++pairs;
     equal += sorted[i].second == sorted[i - 1].second ? 1 : 0;
   }

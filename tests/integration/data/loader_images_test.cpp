@@ -149,7 +149,10 @@ TEST_F(ImageLoader, DataThatIsSortedByLabelAndLargerThanABlockIsNamed) {
     }
     return ::testing::internal::GetCapturedStderr();
   };
-  EXPECT_THAT(said(14'000, true), HasSubstr("have the same label, of any two samples 10 %. The loader shuffles 262144 of the 280000 samples at a time"));
+  EXPECT_THAT(
+      said(14'000, true),
+      HasSubstr(
+          "have the same label, of any two samples 10 %. The loader shuffles 262144 of the 280000 samples at a time"));
   EXPECT_EQ(said(14'000, true, Order::sequential), "");
   EXPECT_EQ(said(13'000, true), "") << "one block";
   EXPECT_EQ(said(14'000, false), "");

@@ -1,29 +1,12 @@
 // The record's totals of collectives outside of backward.
 #include <gtest/gtest.h>
 
-#include <array>
-#include <chrono>
-#include <stdexcept>
-#include <thread>
-
-#include "common/clock.h"
-#include "exporters/record/reader.h"
 #include "runtime/train/distributed_optimizer.h"
 #include "tests/integration/ddp/models.h"
+#include "tests/integration/train/collective_totals.h"
 
 namespace lockstep::testing {
 namespace {
-
-// Of a sample that is taken after the call; a thread takes one each second.
-std::array<record::CollectiveTotals, record::kCollectives> totals_now() {
-  const std::uint64_t called = monotonic_ns();
-  for (;;) {
-    const record::Snapshot snapshot = record::Reader(world().timer().file()).read();
-    if (snapshot.resources && snapshot.resources->sampled_ns > called) return snapshot.resources->collectives;
-    if (seconds_between(called, monotonic_ns()) > 10) throw std::runtime_error("no sample in 10 s");
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  }
-}
 
 TEST(CollectiveTimes, OfTheAllGathersOfDistributedOptimizerAndTheBroadcastsOfBuffersAreRecorded) {
   if (world().timer().file().empty() || world().size() == 1) GTEST_SKIP() << "nothing is recorded";

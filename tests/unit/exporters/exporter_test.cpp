@@ -333,14 +333,16 @@ TEST_F(ExporterTest, ServesTheGpuOfARank) {
   gpu.energy_mj = 4500;
   gpu.ecc_uncorrected = 2;
   gpu.xid_errors = 4;
+  gpu.allocator_retries = 5;
+  gpu.allocator_unused_bytes = 6;
   rank->set_resources({.sampled_ns = 1, .gpu = gpu});
   const auto page = collect();
   EXPECT_EQ(page.value("lockstep_gpu_info", "uuid", "GPU-11223344-5566-7788-99aa-bbccddeeff00"), 1);
   const std::map<std::string, double> values = {
-      {"memory_bytes", 3},          {"memory_total_bytes", 9},     {"measured_seconds_total", 10},
-      {"busy_seconds_total", 7},    {"slowed_seconds_total", 0.5}, {"sm_clock_hertz", 1.41e9},
-      {"energy_joules_total", 4.5}, {"ecc_corrected_errors", 0},   {"ecc_uncorrected_errors", 2},
-      {"xid_errors_total", 4}};
+      {"memory_bytes", 3},          {"memory_total_bytes", 9},      {"measured_seconds_total", 10},
+      {"busy_seconds_total", 7},    {"slowed_seconds_total", 0.5},  {"sm_clock_hertz", 1.41e9},
+      {"energy_joules_total", 4.5}, {"ecc_corrected_errors", 0},    {"ecc_uncorrected_errors", 2},
+      {"xid_errors_total", 4},      {"allocator_retries_total", 5}, {"allocator_unused_bytes", 6}};
   for (const auto& [name, value] : values)
     EXPECT_DOUBLE_EQ(page.value("lockstep_gpu_" + name), value) << name;
   EXPECT_FALSE(page.has("lockstep_gpu_power_watts")) << "the GPU does not tell its power";

@@ -277,12 +277,18 @@ TEST_F(ReportTest, AProfileIsInTheTextThePageAndTheJson) {
       R"({"rank":0,"node":"n1","steps":2,"step_ms":200.0,"small":{"calls":0,"ms":0.0,"name":""},)"
       R"("operators":[{"name":"aten::mm","calls":80,"total_ms":120.0,"self_ms":110.0}],)"
       R"("modules":[{"name":"blocks.3","forward_ms":24.0,"backward_ms":50.0,"forward_bytes":2097152,"backward_bytes":4194304}],)"
+      R"("device":{"computing_ms":120.0,"tensor_cores_ms":60.0,"communicating_ms":40.0,"copying_ms":2.0,"busy_ms":150.0,)"
+      R"("kernels":[{"name":"nvjet_hsh_128x256","calls":16,"ms":60.0}]},)"
       R"("host_copies":[],"device_waits":[],"half_sums":[]})");
   const auto run = load({folder_.path()});
   const std::string text = to_text(run);
   EXPECT_THAT(text,
               HasSubstr("profile of rank 0 on n1, milliseconds per step, mean of 2 steps of 100.00 ms:"));
   EXPECT_THAT(text, HasSubstr("       40     60.00     55.00  aten::mm\n"));
+  EXPECT_THAT(
+      text, HasSubstr("of the step the GPU computes 60 % (tensor cores 30 %), communicates 20 %, copies 1 %, "
+                      "idles 25 %\n"));
+  EXPECT_THAT(text, HasSubstr("        8     30.00  nvjet_hsh_128x256\n"));
   EXPECT_THAT(text, HasSubstr("    12.00     25.00   1.00 MiB   2.00 MiB  blocks.3\n"));
   EXPECT_THAT(to_html(run), HasSubstr("2.00 MiB  blocks.3"));
   EXPECT_EQ(to_json(run)["profile"]["operators"][0]["calls"], 80);

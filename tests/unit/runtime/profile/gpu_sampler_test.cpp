@@ -148,7 +148,8 @@ TEST_F(GpuSamplerTest, TheRecordHasTheGpuOnWhichTheRankComputes) {
   set("memory_used 77");
   ::setenv("SLURM_STEP_GPUS", "0,1", 1);
   StepTimer timer(Identity{.job_id = 5, .size = 1, .node = "n1", .program = "train"});
-  timer.use_device_clock(std::make_unique<Clock>());
+  timer.use_device_clock(std::make_unique<Clock>(),
+                         [] { return AllocatorState{.retries = 3, .unused_bytes = 88}; });
   const auto file = timer.file();
   timer.finish();
   const auto resources = record::Reader(file).read().resources;
@@ -156,6 +157,8 @@ TEST_F(GpuSamplerTest, TheRecordHasTheGpuOnWhichTheRankComputes) {
   EXPECT_EQ(record::uuid_text(resources->gpu), "GPU-51515151-5151-5151-5151-515151515101");
   EXPECT_EQ(resources->gpu.memory_peak_bytes, 77);
   EXPECT_EQ(resources->gpu.granted, 2);
+  EXPECT_EQ(resources->gpu.allocator_retries, 3);
+  EXPECT_EQ(resources->gpu.allocator_unused_bytes, 88);
 }
 
 TEST_F(GpuSamplerTest, AModelOnTheCpuIsNamedIfTheJobHasGpus) {

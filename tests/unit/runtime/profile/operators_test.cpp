@@ -173,6 +173,21 @@ TEST_F(Operators, SumsInHalfPrecisionAreFaultsOfTheModel) {
 }
 
 // These tensors have a device, and no memory.
+TEST(OperatorFaults, AConvolutionIsTunedAgainForEachNewShape) {
+  ConvolutionShapes shapes;
+  const torch::Tensor weight = torch::ones({4, 3, 3, 3});
+  const torch::Tensor other = torch::ones({4, 3, 3, 3});
+  const auto is_new = [&](const torch::Tensor& of, std::int64_t size) {
+    return shapes.is_new("aten::convolution", std::vector<c10::IValue>{torch::ones({2, 3, size, 8}), of});
+  };
+  EXPECT_FALSE(is_new(weight, 8)) << "the first shape is measured in any case";
+  EXPECT_FALSE(is_new(weight, 8));
+  EXPECT_FALSE(is_new(other, 9)) << "another layer";
+  EXPECT_TRUE(is_new(weight, 9));
+  EXPECT_FALSE(is_new(weight, 9));
+  EXPECT_FALSE(shapes.is_new("aten::linear", std::vector<c10::IValue>{torch::ones({5, 8}), weight}));
+}
+
 TEST(OperatorFaults, CopiesFromHostToDeviceAndWaitsAreFound) {
   const auto on = [](torch::DeviceType type) -> c10::IValue {
     const auto key = type == torch::kCUDA ? c10::DispatchKey::CUDA : c10::DispatchKey::CPU;

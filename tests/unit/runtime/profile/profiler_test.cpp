@@ -11,6 +11,7 @@
 
 #include "common/clock.h"
 #include "common/files.h"
+#include "runtime/profile/device_work.h"
 #include "runtime/profile/operator_table.h"
 #include "runtime/profile/profile_summary.h"
 #include "runtime/profile/step_timer.h"
@@ -122,6 +123,55 @@ TEST(ProfileSummary, DividesTimeAndBytesAmongModules) {
   EXPECT_EQ(summary["node"], "n2");
   for (int i = 0; i < 12; ++i) spans.spans.push_back(operation(fmt::format("op{}", i), 0, 10));
   EXPECT_THAT(profile_summary(spans, {.rank = 1, .node = "n2"})["operators"], SizeIs(10));
+}
+
+Span device_span(std::string name, std::uint64_t begin, std::uint64_t end, int stream = 7) {
+  Span span{.kind = SpanKind::device, .name = std::move(name), .begin_ns = begin, .end_ns = end};
+  span.thread = stream;
+  span.work = device_work_of(span.name);
+  return span;
+}
+
+// Times of several streams count once, and only within the steps.
+TEST(DeviceWork, IsDividedByKind) {
+  const std::string tensor =
+      "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize64x64x64_warpgroupsize1x1x1_execute";
+  const std::string pointwise = "void at::native::vectorized_elementwise_kernel<4, at::native::AddFunctor>";
+  const std::string reduction = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)";
+  Spans spans;
+  spans.spans = {device_span(tensor, 0, 90),  // 50 to 90 is in the step
+                 device_span(tensor, 80, 100, 8),
+                 device_span(pointwise, 100, 120),
+                 device_span(reduction, 110, 160, 9),
+                 device_span("Memcpy HtoD (Pinned -> Device)", 190, 250),
+                 {.kind = SpanKind::step, .name = "step 1", .begin_ns = 50, .end_ns = 200}};
+  const DeviceTimes times = device_times(spans.spans);
+  EXPECT_EQ(times.computing, 70);
+  EXPECT_EQ(times.tensor_cores, 50);
+  EXPECT_EQ(times.communicating, 50);
+  EXPECT_EQ(times.copying, 10);
+  EXPECT_EQ(times.busy, 120);
+  const json device = profile_summary(spans, {.rank = 0, .node = "n1"})["device"];
+  EXPECT_EQ(device["busy_ms"], 120e-6);
+  EXPECT_EQ(device["kernels"][0], json({{"name", tensor}, {"calls", 2}, {"ms", 110e-6}}));
+  EXPECT_THAT(device["kernels"], SizeIs(4));
+  const std::string trace = trace_events(spans, {.rank = 0, .node = "n1"});
+  EXPECT_THAT(trace, HasSubstr("\"GPU stream 9\""));
+}
+
+TEST(DeviceWork, OnTensorCoresIsKnownByName) {
+  for (const char* const name :
+       {"ampere_fp16_s16816gemm_fp16_128x64_ldg8_f2f_stages_32x6_nn",
+        "nvjet_tst_128x256_64x4_1x2_h_bz_coopA_TNT",
+        "void pytorch_flash::flash_fwd_kernel<pytorch_flash::Flash_fwd_kernel_traits<64, 128, 128, 4>>",
+        "void cutlass::Kernel2<cutlass_80_tensorop_s1688gemm_128x64_16x6_nn_align4>",
+        "turing_fp16_s1688cudnn_fp16_128x128_ldg8_relu_f2f_exp_interior_nhwc_tn_v1"})
+    EXPECT_EQ(device_work_of(name), DeviceWork::tensor_kernel) << name;
+  for (const char* const name :
+       {"volta_sgemm_128x64_tn", "ampere_sgemm_32x128_nn",
+        "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float>>",
+        "void cudnn::bn_fw_tr_1C11_kernel_NCHW<float, float, int, 512, true, 1, true>"})
+    EXPECT_EQ(device_work_of(name), DeviceWork::kernel) << name;
 }
 
 TEST(Trace, PutsRanksOnTheClockOfTheFirst) {
