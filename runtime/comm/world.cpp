@@ -285,7 +285,7 @@ void World::Impl::start_profile(std::string_view schedule) {
                                       .ranks = shared ? place.size : place.local_size,
                                       .joins = shared ? place.rank == 0 : place.local_rank == 0};
   if (place.rank < kRanksWithOperators) {
-    options.trace_operators = profile::trace_operators;
+    options.trace_operators = [shapes = parsed.shapes](bool on) { profile::trace_operators(on, shapes); };
     options.trace_device = [this](bool on) {
       if (device >= 0 || !on) profile::trace_device(on);
     };

@@ -9,6 +9,7 @@
 #endif
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <atomic>
@@ -40,7 +41,8 @@ struct Models {
   ModuleOwners modules;  // while tracing
   ConvolutionShapes convolutions;
   c10::DeviceType device = c10::DeviceType::CUDA;
-  bool tunes = false;  // cuDNN measures its algorithms
+  bool shapes = false;  // follow the names of operators
+  bool tunes = false;   // cuDNN measures its algorithms
   std::mutex mutex;
   std::map<std::pair<std::uint64_t, std::uint64_t>, Nodes> nodes;
   std::atomic<std::uint64_t> nodes_run = 0;
@@ -68,6 +70,7 @@ struct Begin : at::ObserverContext {
   int module_before = -1;  // of a node: that of the operators before it
   std::uint64_t first_node = 0;
   std::vector<c10::IValue> inputs;  // of an outermost operator; LibTorch has them at the start only
+  std::string shapes;
   std::uint64_t ns = 0;
 };
 
@@ -115,6 +118,15 @@ void begin_node(const at::RecordFunction& function, Begin& context) {
   }
 }
 
+std::string shapes_of(Values inputs) {
+  std::string shapes;
+  for (const c10::IValue& input : inputs) {
+    if (input.isTensor() && input.toTensor().defined())
+      shapes += fmt::format(" [{}]", fmt::join(input.toTensor().sizes().vec(), ", "));
+  }
+  return shapes;
+}
+
 std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
   auto context = std::make_unique<Begin>();
   const std::string_view name = function.name();
@@ -129,6 +141,7 @@ std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
     if (models().tunes && models().convolutions.is_new(name, inputs_of(function)))
       add_fault(OperationFault::tuned_again, function.name());
     state.copied += bytes_to_device(name, inputs_of(function));
+    if (models().shapes) context->shapes = shapes_of(inputs_of(function));
   }
   context->ns = monotonic_ns();
   return context;
@@ -173,7 +186,7 @@ void end(const at::RecordFunction& function, at::ObserverContext* observed) {
   }
   if (!tracing() || function.isAsync()) return;  // async: it ends in another thread
   add_span({.kind = SpanKind::operation,
-            .name = function.name(),
+            .name = function.name() + context.shapes,
             .begin_ns = context.ns,
             .end_ns = now,
             .part = context.part,
@@ -191,7 +204,7 @@ void remove_model(const torch::nn::Module& model) {
   std::erase(models().all, &model);
 }
 
-void trace_operators(bool on) {
+void trace_operators(bool on, bool shapes) {
   static std::optional<at::CallbackHandle> handle;
   if (on && !handle) {
     models().modules = {};
@@ -199,6 +212,7 @@ void trace_operators(bool on) {
     for (const torch::nn::Module* const model : models().all)
       models().modules.add(*model, ++number == 1 ? "" : fmt::format("{}:", number));
     models().device = accelerator().value_or(c10::DeviceType::CUDA);
+    models().shapes = shapes;
     models().tunes = accelerator() && at::globalContext().benchmarkCuDNN();
     models().nodes.clear();
     set_modules(models().modules.names());

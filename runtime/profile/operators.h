@@ -23,8 +23,8 @@ void add_model(const torch::nn::Module& model);
 void remove_model(const torch::nn::Module& model);
 
 /// Switches the tracing of operators on or off. A call with the current value does nothing. An operator that
-/// runs at that moment is left out.
-void trace_operators(bool on);
+/// runs at that moment is left out. `shapes`: its name is followed by the sizes of its inputs, "aten::mm [32, 8] [8, 64]".
+void trace_operators(bool on, bool shapes = false);
 
 /// Bytes that LibTorch's allocator has handed out on this GPU; 0 before its first use, and in a build without
 /// CUDA.

@@ -28,10 +28,8 @@ Schedule parse_schedule(std::string_view text) {
   for (std::string_view left = text; !left.empty();) {
     const std::string_view part = left.substr(0, left.find(','));
     left.remove_prefix(std::min(left.size(), part.size() + 1));
-    if (part == "stop" && !schedule.stop) {
-      schedule.stop = true;
-      continue;
-    }
+    if (part == "stop" && !std::exchange(schedule.stop, true)) continue;
+    if (part == "shapes" && !std::exchange(schedule.shapes, true)) continue;
     const std::string_view name = part.substr(0, part.find(':'));
     const std::string_view number = part.substr(std::min(part.size(), name.size() + 1));
     auto* const key = std::find_if(keys.begin(), keys.end(), [&](const auto& k) { return k.first == name; });
@@ -40,7 +38,7 @@ Schedule parse_schedule(std::string_view text) {
     const auto read = std::from_chars(number.data(), number.data() + number.size(), value);
     if (!known || read.ec != std::errc() || read.ptr != number.data() + number.size()) {
       fail_usage(
-          "the profile schedule '{}' has the part '{}': write wait:W,warmup:U,active:A,repeat:R,stop, each once, with whole numbers; only active is required",
+          "the profile schedule '{}' has the part '{}': write wait:W,warmup:U,active:A,repeat:R,shapes,stop, each once, with whole numbers; only active is required",
           text, part);
     }
     *std::exchange(key->second, nullptr) = value;

@@ -17,6 +17,7 @@ struct Schedule {
   std::uint64_t active = 1;  ///< steps to keep
   std::uint64_t repeat = 1;  ///< how often
   bool stop = false;         ///< then end the job
+  bool shapes = false;       ///< tell operators apart by the sizes of their inputs
 
   enum class State : std::uint8_t { off, warmup, active };
   /// The profiler's state during a step; the first one is step 0.
@@ -25,7 +26,7 @@ struct Schedule {
   std::uint64_t cycles_ended(std::uint64_t steps) const;
 };
 
-/// Reads "wait:W,warmup:U,active:A,repeat:R,stop": `active` is required, the others are 0, 0, 1 and off by default. Throws
+/// Reads "wait:W,warmup:U,active:A,repeat:R,shapes,stop": `active` is required, the others are 0, 0, 1 and off by default. Throws
 /// UsageError, also if nothing would be profiled or a number is larger than a million.
 Schedule parse_schedule(std::string_view text);
 

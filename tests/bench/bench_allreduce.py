@@ -24,6 +24,7 @@ def arguments():
     parser.add_argument("--sizes", default=SIZES, help=f"buffer sizes in bytes, with binary units (default {SIZES})")
     parser.add_argument("--ranks", type=numbers, default=[2], help="total numbers, such as 1,2,3,4 (default 2)")
     parser.add_argument("--nodes", type=numbers, default=[1], help="more than 1: on an embedded Slurm cluster")
+    parser.add_argument("--link-mbit", type=int, help="on several nodes: the speed of each node's link")
     parser.add_argument("--single-rank-nodes", action="store_true", help="treat each rank as a node")
     parser.add_argument("--launches", type=int, default=3)
     parser.add_argument("--blocks", type=int, default=11, help="blocks in a launch; large buffers have half as many")
@@ -88,7 +89,7 @@ def main():
         of_this = [ranks for ranks in chosen.ranks if ranks % nodes == 0]
         if not of_this:
             raise Failure(f"none of --ranks {chosen.ranks} is a multiple of {nodes} nodes")
-        with starting.site(chosen.programs, nodes) as site:
+        with starting.site(chosen.programs, nodes, chosen.link_mbit) as site:
             for ranks in of_this:
                 program.show(measure(site, chosen, ranks))
 

@@ -121,9 +121,10 @@ class EmbeddedCluster:
 class Cluster(EmbeddedCluster):
     """Several nodes on this machine, each with a separate network. A bridge joins them, so they use TCP."""
 
-    def __init__(self, programs, nodes):
+    def __init__(self, programs, nodes, link_mbit=None):
         super().__init__("ranks", nodes)
         self.port = 29500
+        self.link_mbit = link_mbit
         # All that ranks need, in one folder that the nodes see as /mnt/lockstep.
         prefix = self.folder / "prefix"
         self.options += ["--prefix", prefix]
@@ -131,6 +132,12 @@ class Cluster(EmbeddedCluster):
         for program in pathlib.Path(programs).glob("bench_*_rank"):
             shutil.copy2(program, prefix / "bin")
         shutil.copytree(PEERS, prefix / "peers")
+
+    def fill(self):
+        """Limits what each node receives in a second."""
+        for link in pathlib.Path("/sys/class/net").glob("vn*") if self.link_mbit else ():
+            limit = ["tbf", "rate", f"{self.link_mbit}mbit", "burst", "64kb", "limit", "4mb"]
+            run(["tc", "qdisc", "replace", "dev", link.name, "root", *limit], f"tc on {link.name}")
 
     def program(self, name):
         return [f"/mnt/lockstep/bin/{name}"]
@@ -151,8 +158,8 @@ class Cluster(EmbeddedCluster):
         return json_lines(run(inside, f"{command[0]} on {ranks} ranks and {self.nodes} nodes"))
 
 
-def site(programs, nodes):
-    return OneNode(programs) if nodes == 1 else Cluster(programs, nodes)
+def site(programs, nodes, link_mbit=None):
+    return OneNode(programs) if nodes == 1 else Cluster(programs, nodes, link_mbit)
 
 
 def peers(chosen, name, *found):

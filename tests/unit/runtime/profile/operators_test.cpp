@@ -157,6 +157,16 @@ TEST_F(Operators, OutsideOfForwardAndBackwardBelongToNoModule) {
   EXPECT_EQ(calls.count("aten::add_"), 0) << "the optimizer's";
 }
 
+TEST_F(Operators, MayHaveTheSizesOfTheirInputs) {
+  trace_operators(true, true);
+  start_spans();
+  torch::mm(x_, torch::ones({8, 2})).neg_();
+  trace_operators(false);
+  std::vector<std::string> names;
+  for (const Span& span : stop_spans().spans) names.push_back(span.name);
+  EXPECT_THAT(names, ::testing::IsSupersetOf({"aten::mm [32, 8] [8, 2]", "aten::neg_ [32, 2]"}));
+}
+
 TEST_F(Operators, SumsInHalfPrecisionAreFaultsOfTheModel) {
   const auto faults_of = [&](const std::function<void()>& step) { return trace(step).faults; };
   EXPECT_THAT(faults_of([&] {

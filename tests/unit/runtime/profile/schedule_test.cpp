@@ -44,6 +44,8 @@ TEST(Schedule, IsReadFromText) {
   EXPECT_EQ(some.repeat, 1);
   EXPECT_FALSE(some.stop);
   EXPECT_TRUE(parse_schedule("active:3,stop").stop);
+  EXPECT_FALSE(some.shapes);
+  EXPECT_TRUE(parse_schedule("shapes,active:3").shapes);
 }
 
 TEST(Schedule, ThatIsWrongIsRefusedInOneLine) {
@@ -60,6 +62,7 @@ TEST(Schedule, ThatIsWrongIsRefusedInOneLine) {
                            "active:3,active:4",
                            "active:3,,wait:1",
                            "active:3,stop,stop",
+                           "shapes,active:3,shapes",
                            "active:3,stop:1",
                            "stop",
                            "steps:3",
