@@ -287,7 +287,7 @@ void World::Impl::start_profile(std::string_view schedule) {
   if (place.rank < kRanksWithOperators) {
     options.trace_operators = [shapes = parsed.shapes](bool on) { profile::trace_operators(on, shapes); };
     options.trace_device = [this](bool on) {
-      if (device >= 0 || !on) profile::trace_device(on);
+      if (!on || (device >= 0 && profile::can_trace_device())) profile::trace_device(on);
     };
   }
   options.device_bytes = [this] { return device < 0 ? 0 : profile::device_bytes(device); };

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "common/clock.h"
+#include "runtime/profile/accelerator.h"
 #include "runtime/profile/device_work.h"
 #include "runtime/profile/spans.h"
 
@@ -60,6 +61,10 @@ void end(std::uint64_t since) {
 
 }  // namespace
 
+bool can_trace_device() {
+  return accelerator() == c10::DeviceType::CUDA;
+}
+
 void trace_device(bool on) {
   try {
     if (on) {
@@ -78,6 +83,10 @@ void trace_device(bool on) {
 #else
 
 namespace lockstep::profile {
+
+bool can_trace_device() {
+  return false;
+}
 
 void trace_device(bool /*on*/) {
 }

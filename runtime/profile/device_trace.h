@@ -6,6 +6,9 @@
 
 namespace lockstep::profile {
 
+/// Whether LibTorch's devices are CUDA's: CUPTI knows no others.
+bool can_trace_device();
+
 /// A build without CUDA records nothing. true: begins to record; if it records already, forgets what ended before. false: ends, and adds the spans.
 void trace_device(bool on);
 

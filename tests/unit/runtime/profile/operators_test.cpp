@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "runtime/profile/device_trace.h"
 #include "runtime/profile/operator_faults.h"
 #include "runtime/profile/profile_summary.h"
 #include "runtime/profile/spans.h"
@@ -219,6 +220,22 @@ TEST(OperatorFaults, CopiesFromHostToDeviceAndWaitsAreFound) {
   EXPECT_TRUE(waits_for_device("aten::_local_scalar_dense", number, torch::kCUDA));
   EXPECT_FALSE(waits_for_device("aten::add", number, torch::kCUDA));
   EXPECT_FALSE(waits_for_device("aten::_local_scalar_dense", std::vector{on(torch::kCPU)}, torch::kCUDA));
+}
+
+// Without a GPU recording starts and ends repeatedly, and prints nothing. Only a GPU shows what CUPTI records.
+TEST(KernelsInAProfile, NeedAGpu) {
+  EXPECT_EQ(can_trace_device(), torch::cuda::is_available());
+  ::testing::internal::CaptureStderr();
+  for (int cycle = 0; cycle < 2; ++cycle) {
+    start_spans();
+    trace_device(true);
+    trace_device(true);  // the end of the warm-up
+    torch::ones({64}).add_(1);
+    trace_device(false);
+    EXPECT_THAT(stop_spans().spans, IsEmpty());
+  }
+  trace_device(false);
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
 }
 
 }  // namespace
