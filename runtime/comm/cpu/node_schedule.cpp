@@ -81,6 +81,9 @@ struct Group {
   int surplus = -1;  // the surplus node that joins, if any
 
   int node(int of_digit) const { return first + of_digit * stride; }
+  // The k-th digit after the own one. Sends go in this order: else all nodes of a group would send to its first one at the
+  // same time.
+  int after(int k) const { return (digit + k) % size; }
 };
 
 // Surplus nodes join the groups with the highest numbers: they are nearest.
@@ -111,10 +114,10 @@ Round reduce_whole(const Group& group, Range all) {
     if (digit == group.digit) {
       round.before = round.receives.size();
     } else {
-      add(round.sends, group.node(digit), all);
       add(round.receives, group.node(digit), all);
     }
   }
+  for (int k = 1; k < group.size; ++k) add(round.sends, group.node(group.after(k)), all);
   if (group.surplus >= 0) add(round.receives, group.surplus, all);
   return round;
 }
@@ -127,9 +130,12 @@ Round reduce_slices(const Group& group, Range range, std::size_t line) {
     if (digit == group.digit) {
       round.before = round.receives.size();
     } else {
-      add(round.sends, group.node(digit), part_of(range, digit, group.size, line));
       add(round.receives, group.node(digit), mine);
     }
+  }
+  for (int k = 1; k < group.size; ++k) {
+    const int digit = group.after(k);
+    add(round.sends, group.node(digit), part_of(range, digit, group.size, line));
   }
   if (group.surplus >= 0) add(round.receives, group.surplus, mine);
   return round;
@@ -140,9 +146,9 @@ Round gather_slices(const Group& group, Range range, std::size_t line) {
   const Range mine = part_of(range, group.digit, group.size, line);
   for (int digit = 0; digit < group.size; ++digit) {
     if (digit == group.digit) continue;
-    add(round.sends, group.node(digit), mine);
     add(round.receives, group.node(digit), part_of(range, digit, group.size, line));
   }
+  for (int k = 1; k < group.size; ++k) add(round.sends, group.node(group.after(k)), mine);
   if (group.surplus >= 0) add(round.sends, group.surplus, mine);
   return round;
 }
