@@ -15,7 +15,7 @@ void SyncObserver::use_clocks(DeviceClocks clocks) {
 }
 
 void SyncObserver::begin(std::size_t parameters) {
-  if (device_) device_->begin(parameters, tuner_ != nullptr);
+  if (device_) device_->begin(parameters, tuner_ != nullptr || measures_order());
   newest_.reset();
   trace_ = {};
   trace_.backward_began_ns = monotonic_ns();
@@ -163,7 +163,7 @@ void SyncObserver::look_at_order(const std::vector<ParameterSize>& sizes, const 
   fmt::print(
       stderr,
       "lockstep: check of the model: buckets in the order of the constructor end {:.1f} ms after backward, in the order of gradients {:.1f} ms: {:.1f} ms of overlap are lost in each step\n",
-      now_ms, best_ms, now_ms - best_ms);
+      now_ms, best_ms, std::max(0.0, now_ms - best_ms));
   order_samples_ = {};
 }
 

@@ -54,6 +54,12 @@ class SyncObserver {
   /// soon as there are enough steps.
   std::optional<BucketSizes> choose_sizes(const std::vector<ParameterSize>& sizes, const BucketSizes& now);
   void forget_sizes() { tuner_.reset(); }
+  /// The parameters are others now.
+  void forget_parameters() {
+    tuner_.reset();
+    order_.clear();
+    order_samples_ = {};
+  }
 
   /// From now on look_at_order() measures what it costs that buckets have the parameters in this order.
   void measure_order(std::vector<std::size_t> order) { order_ = std::move(order); }
