@@ -156,6 +156,8 @@ void SyncObserver::look_at_order(const std::vector<ParameterSize>& sizes, const 
   add_newest(order_samples_, sizes);
   if (!order_samples_.enough()) return;
   BackwardProfile backward = order_samples_.typical();
+  // A hook may reduce a bucket within backward, so the time of the last gradient is that without communication.
+  backward.length_ns = *std::max_element(backward.ready_ns.begin(), backward.ready_ns.end());
   const TransferCost cost = order_samples_.cost();
   const double best_ms = predict_exposed_ns(backward, cost, now) * 1e-6;
   backward.order = std::exchange(order_, {});
