@@ -31,6 +31,7 @@ TEST(RendezvousOutcome, ExpandsNodeListsOfSlurm) {
   EXPECT_THAT(expand_node_list("n[1-"), IsEmpty());
   EXPECT_THAT(expand_node_list("n[x-2]"), IsEmpty());
   EXPECT_THAT(expand_node_list("n[5-2]"), IsEmpty());
+  EXPECT_EQ(expand_node_list("n[1-99999999999]").size(), 1U << 20U) << "no list eats all memory";
 }
 
 TEST(RendezvousOutcome, ManyNodesAndReasonsGiveOneReadableLine) {
