@@ -25,7 +25,7 @@ constexpr double kWidth = 860;
 constexpr double kRight = 70;
 constexpr double kTotal = kLeft + kWidth + kRight;
 
-std::string rank_name(const Snapshot& rank) {
+std::string rank_title(const Snapshot& rank) {
   std::string node = rank.identity.node;
   if (node.size() > 10) node = node.substr(0, 9) + "…";
   return escape(fmt::format("rank {} · {}", rank.identity.rank, node));
@@ -192,13 +192,13 @@ std::string phase_bars(const Run& run) {
   for (std::size_t i = 0; i < ranks.size(); ++i) {
     const Snapshot& rank = *ranks[i];
     const double y = top + row * static_cast<double>(i);
-    svg += text_at(kLeft - 8, y + row / 2 + 4, "end", rank_name(rank));
+    svg += text_at(kLeft - 8, y + row / 2 + 4, "end", rank_title(rank));
     double x = kLeft;
     for (std::size_t phase = 0; phase < record::kPhases; ++phase) {
       const double ms = phase_milliseconds(rank, static_cast<Phase>(phase));
       if (ms <= 0) continue;
       svg += rectangle(x, y + 2, ms * scale, row - 4, fmt::format(R"(fill="{}")", kColours[phase]));
-      svg += fmt::format("><title>{}: {} {:.2f} ms, {:.1f} % of the step</title></rect>", rank_name(rank),
+      svg += fmt::format("><title>{}: {} {:.2f} ms, {:.1f} % of the step</title></rect>", rank_title(rank),
                          kPhaseTitles[phase], ms, 100 * ms / step_milliseconds(rank));
       x += ms * scale;
     }
@@ -223,7 +223,7 @@ std::string step_heatmap(const Run& run) {
   svg += heat_legend(14);
   for (std::size_t i = 0; i < ranks.size(); ++i) {
     const double y = top + row * static_cast<double>(i);
-    svg += text_at(kLeft - 8, y + row / 2 + 4, "end", rank_name(*ranks[i]));
+    svg += text_at(kLeft - 8, y + row / 2 + 4, "end", rank_title(*ranks[i]));
     const auto cells = row_of(*ranks[i], medians, first, group, columns);
     svg += rectangle(kLeft, y + 1, kWidth, row - 2, R"(class="equal")") + "/>";
     for (std::size_t column = 0; column < columns; ++column) {
@@ -236,7 +236,7 @@ std::string step_heatmap(const Run& run) {
       const std::string steps =
           group == 1 ? fmt::format("step {}", step) : fmt::format("steps {}–{}", step, step + group - 1);
       svg += rectangle(x, y + 1, cell, row - 2, heat(cells[column].ratio));
-      svg += fmt::format("><title>{}, {}: works {:.2f} ms, {:+.1f} %</title></rect>", rank_name(*ranks[i]),
+      svg += fmt::format("><title>{}, {}: works {:.2f} ms, {:+.1f} %</title></rect>", rank_title(*ranks[i]),
                          steps, cells[column].own_ms, 100 * (cells[column].ratio - 1));
     }
   }

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Finds names that two sources of one library or program define in their unnamed namespaces. The preset `user` compiles such
-sources as one file, where each of these names is an error that no other build shows.
+"""Finds names that two sources of one library or program define in their unnamed namespaces, and functions there that hide
+one of common/ which another source calls. The preset `user` compiles such sources as one file, where each of these names is
+an error that no other build shows.
 
 Usage: unity.py [ROOT]
 """
@@ -57,6 +58,20 @@ def targets():
             yield call.split()[0], [source for source in sources if source.is_file()]
 
 
+COMMON = re.compile(r"^(?! )(?:inline |constexpr )*[\w:<>,&* ]+[\w>&*] ?[&*]*\b(\w+)\([^;{]*\)[^;{]*[;{]", re.M)
+of_common = {name for header in (ROOT / "common").rglob("*.h") for name in COMMON.findall(header.read_text())}
+
+
+def hidden(files):
+    """Functions of common/ that a source of the target hides from another one: (name, hiding file, calling file)."""
+    texts = {file: file.read_text() for file in files}
+    for file in files:
+        for name in {name.split("(")[0] for name in names(file) if "(" in name} & of_common:
+            for other, text in texts.items():
+                if other != file and re.search(rf"(?<![\w.:>]){name}\(", text):
+                    yield name, file.relative_to(ROOT).as_posix(), other.relative_to(ROOT).as_posix()
+
+
 found = sources = 0
 for target, files in targets():
     where = collections.defaultdict(set)
@@ -68,6 +83,9 @@ for target, files in targets():
         if len(places) > 1:
             found += 1
             print(f"{target}: {name} is defined in {' and '.join(sorted(places))}: name one of them differently")
+    for name, hiding, caller in sorted(hidden(files)):
+        found += 1
+        print(f"{target}: {name} in {hiding} hides the function of common/ that {caller} calls: name it differently")
 if sources < 2:
     sys.exit(f"unity.py: found no sources in {ROOT}")
 sys.exit(1 if found else 0)
