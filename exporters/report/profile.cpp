@@ -83,18 +83,6 @@ std::string rounded_bytes(double count) {
   return format_bytes(static_cast<std::uint64_t>(count));
 }
 
-}  // namespace
-
-Profile read_profile(const std::filesystem::path& file) {
-  try {
-    Profile profile = parse(nlohmann::json::parse(read_text_file(file)));
-    profile.written_unix_ns = modified_unix_ns(file);
-    return profile;
-  } catch (const nlohmann::json::exception& error) {
-    fail("{} is not a profile of lockstep: {}", file.string(), error.what());
-  }
-}
-
 std::string device_text(const Profile& profile) {
   const Profile::Device& device = profile.device;
   if (device.kernels.empty() || profile.step_ms <= 0) return {};
@@ -107,6 +95,18 @@ std::string device_text(const Profile& profile) {
   for (const auto& one : device.kernels)
     text += fmt::format("{:>9.0f} {:>9.2f}  {}\n", one.calls, one.total_ms, one.name);
   return text;
+}
+
+}  // namespace
+
+Profile read_profile(const std::filesystem::path& file) {
+  try {
+    Profile profile = parse(nlohmann::json::parse(read_text_file(file)));
+    profile.written_unix_ns = modified_unix_ns(file);
+    return profile;
+  } catch (const nlohmann::json::exception& error) {
+    fail("{} is not a profile of lockstep: {}", file.string(), error.what());
+  }
 }
 
 std::string profile_text(const Profile& profile) {

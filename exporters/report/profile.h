@@ -48,7 +48,7 @@ struct Profile {
   double step_ms = 0;  ///< this and all the following: per step
   std::vector<Operator> operators{};
   std::vector<Module> modules{};
-  Device device{};  ///< without kernels if the profile has none
+  Device device{};  ///< no kernels: none were recorded
   Fault small{};    ///< operators below 10 µs; named after the one that is called most
   double small_ms = 0;
   std::vector<Fault> host_copies{};

@@ -75,7 +75,7 @@ void add_profile_advice(const Run& run, std::vector<Advice>& advice) {
          "Switch it off (the setting cudnn_benchmark), or give batches few shapes (plan.fixed_shape, plan.pad_multiple)."});
   }
   const Profile::Device& device = profile.device;
-  if (device.computing_ms >= kComputes * profile.step_ms &&
+  if (!device.kernels.empty() && device.computing_ms >= kComputes * profile.step_ms &&
       device.tensor_cores_ms < kTensorCores * device.computing_ms) {
     advice.push_back(
         {"no-tensor-cores",

@@ -78,7 +78,7 @@ class BucketTuner {
   /// Measures the latency; all ranks call it.
   explicit BucketTuner(comm::Communicator& communicator);
 
-  /// For steps in which every gradient arrived on this rank.
+  /// Add a step only if all of its gradients arrived on this rank.
   BackwardSamples& samples() { return samples_; }
 
   /// Called after each step, on all ranks. Returns rank 0's choice as soon as that has enough steps.

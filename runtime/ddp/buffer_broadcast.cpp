@@ -66,16 +66,15 @@ void BufferBroadcast::send(int root, const std::vector<torch::Tensor>& buffers) 
   if (sends) copy_all(false);
   const bool on_device = !buffers.front().is_cpu();
   if (on_device) {
-    if (!durations_) durations_.emplace(clocks_of(buffers.front().device()));
-    durations_->begin();
+    if (!on_device_)
+      on_device_.emplace(clocks_of(buffers.front().device()), timer_, record::Collective::broadcast);
+    on_device_->begin();
   }
   const comm::WorkHandle work = communicator_.broadcast({memory_.get(), bytes, comm::DataType::u8}, root,
                                                         fmt::format("{} buffers", buffers.size()));
   work->wait();
   if (on_device) {
-    durations_->end(bytes);
-    while (const auto earlier = durations_->take())
-      timer_.add_collective(record::Collective::broadcast, earlier->bytes, earlier->ns);
+    on_device_->end(bytes);
   } else {
     timer_.add_collective(record::Collective::broadcast, bytes, comm::duration_ns({&work, 1}));
   }

@@ -34,7 +34,7 @@ class BufferBroadcast {
   profile::StepTimer& timer_;
   std::shared_ptr<void> memory_;  // for all buffers, one after the other
   std::size_t bytes_ = 0;
-  std::optional<DeviceDurations> durations_;  // on a device
+  std::optional<DeviceCollective> on_device_;
 };
 
 }  // namespace lockstep::ddp

@@ -24,7 +24,7 @@ bool DeviceTimes::reached(const Marks& marks) const {
     return mark && clock.reached(mark);
   };
   return marks.began && passed(*clocks_.computing, marks.ended) &&
-         std::all_of(marks.launches.begin(), marks.launches.end(), [&](const Launch& launch) {
+         std::all_of(marks.launches.begin(), marks.launches.end(), [&](const DeviceLaunch& launch) {
            return launch.asked && passed(*clocks_.communicating, launch.ended);
          });
 }
@@ -37,7 +37,7 @@ std::optional<DeviceBackward> DeviceTimes::take() {
   const auto since_begin = [&](const Mark& mark) {
     return backward.known ? clocks_.computing->ns_between(marks.began, mark) : 0;
   };
-  for (const Launch& launch : marks.launches) {
+  for (const DeviceLaunch& launch : marks.launches) {
     backward.reductions.push_back(
         {.asked_ns = since_begin(launch.asked), .ended_ns = since_begin(launch.ended)});
     backward.bytes.push_back(launch.bytes);
@@ -47,16 +47,15 @@ std::optional<DeviceBackward> DeviceTimes::take() {
   return backward;
 }
 
-// A mark is null if the device has failed.
-std::optional<DeviceDurations::Duration> DeviceDurations::take() {
-  if (running_.empty()) return std::nullopt;
-  const Running& oldest = running_.front();
-  const bool failed = !oldest.began || !oldest.ended;
-  if (!failed && !clocks_.communicating->reached(oldest.ended)) return std::nullopt;
-  const Duration duration{.bytes = oldest.bytes,
-                          .ns = failed ? 0 : clocks_.computing->ns_between(oldest.began, oldest.ended)};
-  running_.pop_front();
-  return duration;
+void DeviceCollective::end(std::size_t bytes) {
+  running_.push_back({bytes, std::move(asked_), clocks_.communicating->mark()});
+  for (; !running_.empty(); running_.pop_front()) {
+    const DeviceLaunch& oldest = running_.front();
+    if (!oldest.asked || !oldest.ended) continue;
+    if (!clocks_.communicating->reached(oldest.ended)) return;
+    timer_.add_collective(collective_, oldest.bytes,
+                          clocks_.computing->ns_between(oldest.asked, oldest.ended));
+  }
 }
 
 }  // namespace lockstep::ddp

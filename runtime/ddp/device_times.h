@@ -14,6 +14,7 @@
 
 #include "runtime/ddp/lateness.h"
 #include "runtime/profile/device_clock.h"
+#include "runtime/profile/step_timer.h"
 
 namespace lockstep::ddp {
 
@@ -30,6 +31,13 @@ struct DeviceBackward {
   std::vector<std::size_t> bytes;       ///< of the reductions
   std::vector<std::uint64_t> ready_ns;  ///< by parameter; empty unless it was asked for
   std::uint64_t ended_ns = 0;
+};
+
+/// The marks around an operation, in the queues of asking and of communicating. A mark is null if the device has failed.
+struct DeviceLaunch {
+  std::size_t bytes = 0;
+  profile::DeviceClock::Mark asked;
+  profile::DeviceClock::Mark ended;
 };
 
 class DeviceTimes {
@@ -53,15 +61,10 @@ class DeviceTimes {
 
  private:
   using Mark = profile::DeviceClock::Mark;
-  struct Launch {
-    std::size_t bytes = 0;
-    Mark asked;
-    Mark ended;
-  };
   struct Marks {
     Mark began;
     Mark ended;
-    std::vector<Launch> launches;
+    std::vector<DeviceLaunch> launches;
     std::vector<Mark> ready;
   };
   bool reached(const Marks& marks) const;
@@ -71,34 +74,23 @@ class DeviceTimes {
   std::deque<Marks> finished_;
 };
 
-/// The durations of operations that the host does not wait for.
-class DeviceDurations {
+/// Counts operations that the host does not wait for in the record's totals of a collective. A duration has the wait for
+/// ranks that began later.
+class DeviceCollective {
  public:
-  explicit DeviceDurations(DeviceClocks clocks) : clocks_(std::move(clocks)) {}
+  DeviceCollective(DeviceClocks clocks, profile::StepTimer& timer, record::Collective collective)
+      : clocks_(std::move(clocks)), timer_(timer), collective_(collective) {}
 
-  /// Around the calls of the operations.
-  void begin() { began_ = clocks_.computing->mark(); }
-  void end(std::size_t bytes) {
-    running_.push_back({bytes, std::move(began_), clocks_.communicating->mark()});
-  }
-
-  struct Duration {
-    std::size_t bytes = 0;
-    std::uint64_t ns = 0;  ///< with the wait for ranks that began later
-  };
-  /// The oldest one whose end the device has passed, each once.
-  std::optional<Duration> take();
+  /// Around the calls of the operations. end() counts those whose end the device has passed.
+  void begin() { asked_ = clocks_.computing->mark(); }
+  void end(std::size_t bytes);
 
  private:
-  using Mark = profile::DeviceClock::Mark;
-  struct Running {
-    std::size_t bytes = 0;
-    Mark began;
-    Mark ended;
-  };
   DeviceClocks clocks_;
-  Mark began_;
-  std::deque<Running> running_;
+  profile::StepTimer& timer_;
+  record::Collective collective_;
+  profile::DeviceClock::Mark asked_;
+  std::deque<DeviceLaunch> running_;
 };
 
 }  // namespace lockstep::ddp

@@ -153,20 +153,21 @@ std::optional<BucketSizes> SyncObserver::choose_sizes(const std::vector<Paramete
 
 void SyncObserver::look_at_order(const std::vector<ParameterSize>& sizes, const BucketSizes& now) {
   if (!newest_) return;
-  add_newest(order_samples_, sizes);
-  if (!order_samples_.enough()) return;
-  BackwardProfile backward = order_samples_.typical();
+  BackwardSamples& samples = order_check_->samples;
+  add_newest(samples, sizes);
+  if (!samples.enough()) return;
+  BackwardProfile backward = samples.typical();
   // A hook may reduce a bucket within backward, so the time of the last gradient is that without communication.
   backward.length_ns = *std::max_element(backward.ready_ns.begin(), backward.ready_ns.end());
-  const TransferCost cost = order_samples_.cost();
+  const TransferCost cost = samples.cost();
   const double best_ms = predict_exposed_ns(backward, cost, now) * 1e-6;
-  backward.order = std::exchange(order_, {});
+  backward.order = order_check_->order;
   const double now_ms = predict_exposed_ns(backward, cost, now) * 1e-6;
   fmt::print(
       stderr,
       "lockstep: check of the model: buckets in the order of the constructor end {:.1f} ms after backward, in the order of gradients {:.1f} ms: {:.1f} ms of overlap are lost in each step\n",
       now_ms, best_ms, std::max(0.0, now_ms - best_ms));
-  order_samples_ = {};
+  order_check_.reset();
 }
 
 }  // namespace lockstep::ddp

@@ -56,16 +56,17 @@ class SyncObserver {
   void forget_sizes() { tuner_.reset(); }
   /// The parameters are others now.
   void forget_parameters() {
-    tuner_.reset();
-    order_.clear();
-    order_samples_ = {};
+    forget_sizes();
+    order_check_.reset();
   }
 
   /// From now on look_at_order() measures what it costs that buckets have the parameters in this order.
-  void measure_order(std::vector<std::size_t> order) { order_ = std::move(order); }
-  /// Called after finish(). Prints the cost once, as soon as there are enough steps.
+  void measure_order(std::vector<std::size_t> order) {
+    order_check_ = OrderCheck{.order = std::move(order), .samples = {}};
+  }
+  /// Called after finish() while measures_order(). Prints the cost once, as soon as there are enough steps.
   void look_at_order(const std::vector<ParameterSize>& sizes, const BucketSizes& now);
-  bool measures_order() const { return !order_.empty(); }
+  bool measures_order() const { return order_check_.has_value(); }
 
   const SyncTrace& trace() const { return trace_; }
   /// Communication of the newest step whose times are all known (between nodes: the step before the last).
@@ -85,8 +86,11 @@ class SyncObserver {
   std::vector<comm::WorkTimes> times_;         // by bucket
   std::optional<Lateness::StepTimes> newest_;  // whose times are all known
   std::unique_ptr<BucketTuner> tuner_;
-  std::vector<std::size_t> order_;  // of the parameters in the buckets; empty: not measured
-  BackwardSamples order_samples_;
+  struct OrderCheck {
+    std::vector<std::size_t> order;  // of the parameters in the buckets
+    BackwardSamples samples;
+  };
+  std::optional<OrderCheck> order_check_;  // while it is measured
   std::unique_ptr<DeviceTimes> device_;
   bool on_device_ = false;
   bool measured_latency_ = false;

@@ -108,14 +108,14 @@ void DistributedOptimizerBase::step() {
   inner_->step();
   const torch::Device device = parameters_.front().second.device();
   if (!device.is_cpu() && communicator_.size() > 1) {
-    if (!durations_) durations_ = std::make_unique<ddp::DeviceDurations>(ddp::clocks_of(device));
-    durations_->begin();
+    if (!on_device_)
+      on_device_ = std::make_unique<ddp::DeviceCollective>(ddp::clocks_of(device), timer_,
+                                                           record::Collective::all_gather);
+    on_device_->begin();
   }
   const train::Shards::Moved moved = shards_->gather(hook_->communicator());
-  if (durations_) {
-    durations_->end(moved.bytes);
-    while (const auto earlier = durations_->take())
-      timer_.add_collective(record::Collective::all_gather, earlier->bytes, earlier->ns);
+  if (on_device_) {
+    on_device_->end(moved.bytes);
   } else {
     timer_.add_collective(record::Collective::all_gather, moved.bytes, moved.ns);
   }

@@ -43,7 +43,7 @@
 namespace lockstep {
 
 namespace ddp {
-class DeviceDurations;
+class DeviceCollective;
 }
 namespace checkpoint {
 class ShardedOptimizer;
@@ -231,7 +231,7 @@ class DistributedOptimizerBase {
   std::map<const void*, std::size_t> index_of_;  // by TensorImpl
   std::unique_ptr<torch::optim::Optimizer> inner_;
   std::shared_ptr<train::ShardingHook> hook_;
-  std::unique_ptr<ddp::DeviceDurations> durations_;  // of the all-gathers, on a device
+  std::unique_ptr<ddp::DeviceCollective> on_device_;  // the all-gathers
   std::unique_ptr<train::Shards> shards_;
   std::uint64_t generation_ = 0;                             // of the hook's layout that shards_ uses
   std::unique_ptr<std::vector<train::StatePiece>> pending_;  // loaded before there was a layout

@@ -61,6 +61,11 @@ PixelFormat format_of_target(const ImageOptions& images) {
   return format;
 }
 
+// Of labels. One rank tells it for all.
+bool has_order_to_look_at(const ImageBuildOptions& options) {
+  return options.rank == 0 && !options.images.label.empty() && options.plan.order == Order::shuffled;
+}
+
 void check_format(const PixelFormat& format, const char* what) {
   if (format.bytes() > 0) return;
   fail_usage("the {}' height, width and channels must be above 0, not {} with {} channels", what,
@@ -76,7 +81,7 @@ ImageBatchBuilder::ImageBatchBuilder(const pack::Reader& reader, ImageBuildOptio
       buffers_(
           std::make_shared<BatchBuffers>(buffer_bytes(options_.plan, options_.images), options_.page_locked)),
       buffers_of_workers_(static_cast<std::size_t>(options_.workers)),
-      label_order_(reader.size()) {
+      label_order_(has_order_to_look_at(options_) ? reader.size() : 0) {
   check_format(format_, "images");
   if (!options_.images.target) return;
   target_ = format_of_target(options_.images);
@@ -224,9 +229,7 @@ HostBatch ImageBatchBuilder::build(const MicroBatch& micro_batch, int worker) {
     naming_sample(reader_, id, options_.rank, batch.step,
                   [&] { host.bytes_read += take_sample(id, micro_batch.epoch, worker, places); });
   }
-  const bool looks = options_.rank == 0 && !images.label.empty() && options_.plan.order == Order::shuffled;
-  if (const auto found =
-          looks ? label_order_.add({id_out, samples.size()}, {label, samples.size()}) : std::nullopt)
+  if (const auto found = label_order_.add({id_out, samples.size()}, {label, samples.size()}))
     fmt::print(stderr, "lockstep: {}\n", *found);
   batch.max_length = batch.empty ? 0 : 1;
   batch.token_count = batch.loss_tokens = count;

@@ -28,7 +28,8 @@ std::optional<std::string> LabelOrder::add(std::span<const std::int64_t> samples
   for (std::size_t i = 0; i < samples.size(); ++i) seen_.emplace_back(samples[i], labels[i]);
   if (seen_.size() < kEnough) return std::nullopt;
   looking_ = false;
-  const auto seen = std::exchange(seen_, {});
+  auto seen = std::exchange(seen_, {});
+  std::sort(seen.begin(), seen.end());
 
   std::unordered_map<std::int64_t, double> counts;
   for (const auto& [sample, label] : seen) ++counts[label];
@@ -37,15 +38,12 @@ std::optional<std::string> LabelOrder::add(std::span<const std::int64_t> samples
     const double share = count / static_cast<double>(seen.size());
     chance += share * share;
   }
-  auto sorted = seen;
-  std::sort(sorted.begin(), sorted.end());
   double pairs = 0;
   double equal = 0;
-  for (std::size_t i = 1; i < sorted.size(); ++i) {
-    if (sorted[i].first - sorted[i - 1].first > static_cast<std::int64_t>(EpochOrder::kShardSamples))
-      continue;
+  for (std::size_t i = 1; i < seen.size(); ++i) {
+    if (seen[i].first - seen[i - 1].first > static_cast<std::int64_t>(EpochOrder::kShardSamples)) continue;
     ++pairs;
-    equal += sorted[i].second == sorted[i - 1].second ? 1 : 0;
+    equal += seen[i].second == seen[i - 1].second ? 1 : 0;
   }
   if (pairs < kEnough / 4.0 || equal / pairs < chance + kSorted * (1 - chance)) return std::nullopt;
   return fmt::format(

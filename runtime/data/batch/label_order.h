@@ -18,7 +18,7 @@ namespace lockstep::data {
 
 class LabelOrder {
  public:
-  /// Data of one block is mixed completely, so it is not looked at.
+  /// Data of one block is mixed completely, so it is not looked at; nor is any with `samples` 0.
   explicit LabelOrder(std::size_t samples);
 
   /// Adds the samples of a batch, each once. Returns a sentence once, if neighbours in the data have the same label much

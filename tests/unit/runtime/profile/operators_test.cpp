@@ -183,7 +183,6 @@ TEST_F(Operators, SumsInHalfPrecisionAreFaultsOfTheModel) {
               IsEmpty());
 }
 
-// These tensors have a device, and no memory.
 TEST(OperatorFaults, AConvolutionIsTunedAgainForEachNewShape) {
   ConvolutionShapes shapes;
   const torch::Tensor weight = torch::ones({4, 3, 3, 3});
@@ -199,6 +198,7 @@ TEST(OperatorFaults, AConvolutionIsTunedAgainForEachNewShape) {
   EXPECT_FALSE(shapes.is_new("aten::linear", std::vector<c10::IValue>{torch::ones({5, 8}), weight}));
 }
 
+// These tensors have a device, and no memory.
 TEST(OperatorFaults, CopiesFromHostToDeviceAndWaitsAreFound) {
   const auto on = [](torch::DeviceType type) -> c10::IValue {
     const auto key = type == torch::kCUDA ? c10::DispatchKey::CUDA : c10::DispatchKey::CPU;

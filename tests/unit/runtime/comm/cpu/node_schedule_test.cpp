@@ -128,8 +128,8 @@ TEST(NodeSchedule, GivesAllNodesTheSameOrderOfSummationInBothForms) {
 }
 
 // In any order.
-std::set<std::array<std::size_t, 3>> messages(const std::vector<Round::Message>& all) {
-  std::set<std::array<std::size_t, 3>> found;
+std::multiset<std::array<std::size_t, 3>> messages(const std::vector<Round::Message>& all) {
+  std::multiset<std::array<std::size_t, 3>> found;
   for (const auto& message : all)
     found.insert({static_cast<std::size_t>(message.peer), message.begin, message.count});
   return found;
