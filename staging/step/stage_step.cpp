@@ -132,20 +132,20 @@ void Step::meet() {
 
 PutOptions Step::options() {
   PutOptions options = call_.put;
-  options.limits.notice = options.notice = [this](const std::string& line) { say(line); };
+  options.limits.notice = options.on.notice = [this](const std::string& line) { say(line); };
   options.copier_timeout = 2 * call_timeout(call_);
   options.peers = peers_.get();
-  options.waiting = [this](const std::string& source) {
+  options.on.waiting = [this](const std::string& source) {
     say(fmt::format("another job is staging {}, waiting for it", source));
   };
-  options.detailed_progress = [this](const std::string& source, const PutProgress& now) {
+  options.on.progress = [this](const std::string& source, const PutProgress& now) {
     progress_.update(source, now);
   };
   if (background_ == nullptr) return options;
-  options.listed = [this](const Source& source, const std::vector<std::string>& names) {
+  options.on.listed = [this](const Source& source, const std::vector<std::string>& names) {
     folder().expand_folder_link(source, names);
   };
-  options.file = [this](const std::string& source, const std::string& name, const fs::path& copy) {
+  options.on.file = [this](const std::string& source, const std::string& name, const fs::path& copy) {
     folder().replace_file(source, name, copy);
   };
   return options;
@@ -169,7 +169,7 @@ std::vector<PutResult> Step::put_alone() {
 std::vector<PutResult> Step::put_with_peers() {
   PutOptions all = options();
   for (const PutResult& result : folder().staged(call_.sources)) all.staged[result.source] = result.version;
-  all.stale = [this](const std::string& source) { folder().forget(source); };
+  all.on.stale = [this](const std::string& source) { folder().forget(source); };
   try {
     return put(call_.sources, all);
   } catch (const OtherRelease& error) {

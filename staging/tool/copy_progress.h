@@ -18,12 +18,10 @@ class CopyProgress {
  public:
   /// `options` are those of the put(), which this object must outlive, as must `tool`.
   CopyProgress(const Tool& tool, PutOptions& options) {
-    options.waiting = [&tool](const std::string& source) {
+    options.on.waiting = [&tool](const std::string& source) {
       tool.say(source + ": another process is copying it, waiting");
     };
-    options.progress = [this](const std::string& source, std::uint64_t done, std::uint64_t total) {
-      update(source, done, total);
-    };
+    options.on.progress = [this](const std::string& source, const PutProgress& now) { update(source, now); };
   }
   CopyProgress(const CopyProgress&) = delete;
   CopyProgress& operator=(const CopyProgress&) = delete;
@@ -31,13 +29,13 @@ class CopyProgress {
   void end() { progress_.reset(); }
 
  private:
-  void update(const std::string& source, std::uint64_t done, std::uint64_t total) {
+  void update(const std::string& source, const PutProgress& now) {
     if (!progress_ || source != source_) {
       progress_.reset();
-      progress_ = std::make_unique<Progress>("staging " + source, total);
+      progress_ = std::make_unique<Progress>("staging " + source, now.total);
       source_ = source;
     }
-    progress_->update(done);
+    progress_->update(now.done);
   }
 
   std::string source_;

@@ -92,7 +92,7 @@ void run_put(const Tool& tool, const PutArguments& arguments) {
   if (!arguments.shared.empty()) options.shared = std::filesystem::absolute(arguments.shared);
   options.limits.notice = [&tool](const std::string& line) { tool.say(line); };
   CopyProgress progress(tool, options);
-  options.done = [&](const PutResult& result) {
+  options.on.done = [&](const PutResult& result) {
     progress.end();
     print_result(tool, result);
   };
@@ -101,7 +101,7 @@ void run_put(const Tool& tool, const PutArguments& arguments) {
     put(arguments.sources, options);
     return;
   }
-  options.done = {};  // nothing is done before all nodes have agreed
+  options.on.done = {};  // nothing is done before all nodes have agreed
   const std::vector<PutResult> results = put_together(arguments, options);
   progress.end();
   for (const PutResult& result : results) print_result(tool, result);

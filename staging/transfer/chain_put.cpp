@@ -123,8 +123,6 @@ std::size_t ChainPut::lanes() const {
   constexpr std::size_t kMaxLanes = 4;
   constexpr std::size_t kChunksOfLane = 64;
   constexpr std::size_t kCoresOfLane = 4;
-  const PutOptions& options = sources_.front()->context().options;
-  if (options.lanes > 0) return options.lanes;
   return std::clamp<std::size_t>(std::min<std::size_t>(std::thread::hardware_concurrency() / kCoresOfLane,
                                                        plan_->size() / kChunksOfLane),
                                  1, kMaxLanes);

@@ -54,8 +54,9 @@ class Identities {
           context.tally.note("it changed after an earlier step of this job staged it: it is staged again");
       } catch (const Error& error) {
         if (!has_copy) throw;
-        context.options.notice(fmt::format(
-            "{}; the step uses the copy that an earlier step of this job has staged", error.what()));
+        if (context.options.on.notice)
+          context.options.on.notice(fmt::format(
+              "{}; the step uses the copy that an earlier step of this job has staged", error.what()));
       }
     });
     seen.message_ = identities;
@@ -293,8 +294,8 @@ void cooperative_put(PeerGroup& peers, const std::vector<std::unique_ptr<PutCont
     const PutOptions& options = all[s]->options;
     const auto staged = options.staged.find(all[s]->source.name);
     const std::string seen = greeting.identities.version(s);
-    if (staged != options.staged.end() && !seen.empty() && staged->second != seen)
-      options.stale(all[s]->source.name);
+    if (staged != options.staged.end() && !seen.empty() && staged->second != seen && options.on.stale)
+      options.on.stale(all[s]->source.name);
     wanted.push_back(all[s]);
     numbers.push_back(s);
   }

@@ -142,7 +142,7 @@ NewCopy::NewCopy(const PutContext& context, BegunCopy begun, bool check_source)
       begun_(std::move(begun)),
       files_(list_files()),
       side_indexes_(context_.system, context_.limit, begun_.manifest, files_),
-      plan_(sizes_of(files_), context_.options.chunk_bytes),
+      plan_(sizes_of(files_), context_.options.sizes.chunk_bytes),
       source_(context_.system, source_folder(), files_, plan_, context_.limit, context_.options.source_pause),
       local_(context_.system, begun_.incoming->files(), names_of(files_), plan_) {
   if (check_source && begun_.manifest.packed()) check_shards_at_source();
@@ -154,7 +154,7 @@ NewCopy::NewCopy(const PutContext& context, BegunCopy begun, bool check_source)
   ChunkStore::Options options;
   options.journal = begun_.incoming->files().parent_path() / kJournalName;
   options.plan = digest_of(files_);
-  options.mark_bytes = context_.options.mark_bytes;
+  options.mark_bytes = context_.options.sizes.mark_bytes;
   options.complete = [this](std::size_t file, const pack::Digest& digest) { return check(file, digest); };
   if (context_.options.peers != nullptr)
     options.hashed = [this](std::size_t chunk, ChunkBuffers::Buffer data) {
@@ -205,14 +205,14 @@ void NewCopy::check_shards_at_source() const {
 }
 
 void NewCopy::report_names() {
-  const PutOptions& put = context_.options;
+  const PutEvents& on = context_.options.on;
   const bool packed = begun_.manifest.packed();
-  if (put.listed) {
+  if (on.listed) {
     std::vector<std::string> names = names_of(files_);
     if (packed) names.emplace_back(pack::kIndexName);
-    put.listed(context_.source, names);
+    on.listed(context_.source, names);
   }
-  if (put.file && packed) hand_out(std::string(pack::kIndexName));
+  if (on.file && packed) hand_out(std::string(pack::kIndexName));
 }
 
 // With small files, each thread mostly waits for the source.
@@ -279,7 +279,7 @@ bool NewCopy::check(std::size_t file, const pack::Digest& digest) {
 
 // In the background, tasks read the file from now on.
 void NewCopy::complete(const ManifestFile& file) {
-  if (!context_.options.file) return;
+  if (!context_.options.on.file) return;
   if (file.digest) {
     hand_out(file.name);
   } else {
@@ -290,7 +290,7 @@ void NewCopy::complete(const ManifestFile& file) {
 void NewCopy::hand_out(const std::string& name) {
   const fs::path copy = begun_.incoming->files() / name;
   context_.system.change_mode(copy, 0444);
-  context_.options.file(context_.source.name, name, copy);
+  context_.options.on.file(context_.source.name, name, copy);
 }
 
 // No index describes such a file, so the source must not have changed since it was first read. If nodes share the work,
@@ -310,14 +310,13 @@ void NewCopy::complete_unindexed(const ManifestFile& file) {
 
 void NewCopy::progressed(std::uint64_t bytes) {
   const std::lock_guard lock(context_.resources.reporting);
-  const PutOptions& put = context_.options;
+  const PutEvents& on = context_.options.on;
   progress_.done += bytes;
-  if (put.progress) put.progress(context_.source.name, progress_.done, progress_.total);
-  if (!put.detailed_progress) return;
+  if (!on.progress) return;
   const PutResult so_far = context_.tally.result();
   progress_.from_source = so_far.from_source + source_.bytes_read();
   progress_.from_peers = so_far.from_peers;
-  put.detailed_progress(context_.source.name, progress_);
+  on.progress(context_.source.name, progress_);
 }
 
 std::string NewCopy::content() const {

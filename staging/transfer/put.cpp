@@ -51,7 +51,7 @@ std::vector<PutResult> put(const std::vector<std::string>& sources, const PutOpt
   results.reserve(sources.size());
   const auto done = [&](const PutContext& context, const FoundCopy& copy) {
     results.push_back(result_of(context.tally, copy));
-    if (options.done) options.done(results.back());
+    if (options.on.done) options.on.done(results.back());
   };
   std::deque<PutTally> tallies;
   std::vector<std::unique_ptr<PutContext>> contexts;

@@ -60,8 +60,8 @@ class PutTally {
 /// The memory and the threads that all sources of one put share.
 struct PutResources {
   explicit PutResources(const PutOptions& options)
-      : memory(options.buffers, options.chunk_bytes),
-        recent(options.peers != nullptr ? options.buffers / 4 : 0),
+      : memory(options.sizes.buffers, options.sizes.chunk_bytes),
+        recent(options.peers != nullptr ? options.sizes.buffers / 4 : 0),
         heartbeat(options.copier_timeout.count() > 0 ? options.copier_timeout / 2 : default_call_timeout(1)) {
   }
 

@@ -154,7 +154,7 @@ std::vector<PutResult> put_on_nodes(const std::vector<std::string>& sources, Put
     exchange.step = hello.step_name();
     exchange.node_id = nodes.node_id;
     exchange.first_port = exchange.last_port = nodes.node_id == 0 ? 0 : addresses[nodes.node_id].port;
-    exchange.chunk_bytes = options.chunk_bytes;
+    exchange.chunk_bytes = options.sizes.chunk_bytes;
     exchange.timeouts = nodes.peer_timeouts;
     peers = std::make_unique<PeerGroup>(*rendezvous, exchange, addresses[nodes.node_id].host);
     options.peers = peers.get();

@@ -42,6 +42,35 @@ class PeerGroup;
 
 struct PutResult;
 
+/// What put() tells its caller. An empty function is not called.
+struct PutEvents {
+  /// Called once, before waiting for another process that copies the same source.
+  std::function<void(const std::string& source)> waiting{};
+  /// A chunk of a source is copied; called from the copying threads, one at a time.
+  std::function<void(const std::string& source, const PutProgress&)> progress{};
+  /// The names of a source's files are known, and copying begins.
+  std::function<void(const Source& source, const std::vector<std::string>& names)> listed{};
+  /// A file is complete and verified; `name` is its path in the source's folder. The local copy is not
+  /// published yet, but may be linked to. Called from the copying threads, one at a time.
+  std::function<void(const std::string& source, const std::string& name, const std::filesystem::path& copy)>
+      file{};
+  /// A source is done. It stays in the cache even if a later one fails.
+  std::function<void(const PutResult& result)> done{};
+  /// Called before a source is put that is not what this node has staged.
+  std::function<void(const std::string& source)> stale{};
+  /// Takes a line for the user about a source that is not put.
+  std::function<void(const std::string&)> notice{};
+};
+
+/// The units of a copy. The defaults are for packs of gigabytes; tests take small ones.
+struct PutSizes {
+  /// The unit of transfer, the same on all nodes of a group.
+  std::uint32_t chunk_bytes = ChunkPlan::kChunkBytes;
+  /// After that many bytes the copy is synced, so that a killed one continues from there. The same on all nodes.
+  std::uint64_t mark_bytes = std::uint64_t{256} << 20U;
+  std::size_t buffers = 16;  ///< chunks in memory at once
+};
+
 struct PutOptions {
   /// The user's store, created if it is missing (its parent must exist).
   std::filesystem::path cache_dir;
@@ -56,44 +85,21 @@ struct PutOptions {
   int threads = 0;
   /// Bytes read from sources per second by all copies into this store together; 0: no limit.
   std::uint64_t bandwidth = 0;
-  /// Bytes done and in total of the source that is being copied; called from the copying threads, one at a
-  /// time.
-  std::function<void(const std::string& source, std::uint64_t done, std::uint64_t total)> progress;
-  /// The same with all details.
-  std::function<void(const std::string& source, const PutProgress&)> detailed_progress;
-  /// A source is done. It stays in the cache even if a later one fails.
-  std::function<void(const PutResult& result)> done;
+  PutEvents on;
   /// How long another process that copies the same source may show no sign of life before this put fails, with a line
   /// that names the lock. The default is twice the time for a system call, so that a hanging process can first report its error. 0: no
   /// limit.
   std::chrono::milliseconds copier_timeout = 2 * default_call_timeout(1);
   /// Before the first retry of a read that fails because the source cannot be reached (copy/source_retry.h).
   std::chrono::milliseconds source_pause = kSourcePause;
-  /// Called once, before waiting for another process that copies the same source.
-  std::function<void(const std::string& source)> waiting;
-  /// The names of a source's files are known, and copying begins.
-  std::function<void(const Source& source, const std::vector<std::string>& names)> listed;
-  /// A file is complete and verified; `name` is its path in the source's folder. The local copy is not
-  /// published yet, but may be linked to. Called from the copying threads, one at a time.
-  std::function<void(const std::string& source, const std::string& name, const std::filesystem::path& copy)>
-      file;
+  /// The nodes that put the same sources at the same time, in the same order, and share the chunks they read.
+  PeerGroup* peers = nullptr;
   /// Only with `peers`: the versions (PutResult) of the sources that this node has staged for the job already. A source is
   /// left out if all nodes have staged the version that is at the source now.
   std::map<std::string, std::string> staged;
-  /// Called before a source is put that is not what this node has staged.
-  std::function<void(const std::string& source)> stale = [](const std::string&) {};
-  /// Takes a line for the user about a source that is not put.
-  std::function<void(const std::string&)> notice = [](const std::string&) {};
-  /// The nodes that put the same sources at the same time, in the same order, and share the chunks they read.
-  PeerGroup* peers = nullptr;
+  PutSizes sizes;
   /// If set, all file operations that change the cache go through it (fault injection).
   FileSystem* file_system = nullptr;
-  /// The unit of transfer, and after how many bytes the copy is synced so that a killed one continues from
-  /// there. The same on all nodes of a group.
-  std::uint32_t chunk_bytes = ChunkPlan::kChunkBytes;
-  std::uint64_t mark_bytes = std::uint64_t{256} << 20U;
-  std::size_t buffers = 16;  ///< chunks in memory at once
-  std::size_t lanes = 0;     ///< connections to the predecessor; 0: chosen automatically
 };
 
 struct PutResult {

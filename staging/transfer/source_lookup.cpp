@@ -121,9 +121,10 @@ bool SourceLookup::check(Verify verify) {
 }
 
 cache::ObjectLock SourceLookup::lock(FileSystem::LockKind kind, bool wait) {
+  const PutEvents& on = context_.options.on;
   const auto waiting = [&] {
     if (!wait) throw WouldWait();
-    if (!waited_ && context_.options.waiting) context_.options.waiting(context_.source.name);
+    if (!waited_ && on.waiting) on.waiting(context_.source.name);
     waited_ = true;
   };
   return context_.store.lock(manifest_.object, kind, waiting, context_.options.copier_timeout);

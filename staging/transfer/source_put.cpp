@@ -56,7 +56,7 @@ void SourcePut::prepare(bool check_source) {
   if (auto* const held = std::get_if<Held>(&state_)) {
     if (held->chunks) return;
     held->chunks = std::make_unique<ObjectChunks>(held->copy.files, lookup_.files_of(held->copy),
-                                                  context_.options.chunk_bytes);
+                                                  context_.options.sizes.chunk_bytes);
   } else if (auto* const begun = std::get_if<Begun>(&state_)) {
     state_ = std::make_unique<NewCopy>(context_, std::move(*begun), check_source);
   }

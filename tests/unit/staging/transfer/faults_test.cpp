@@ -29,8 +29,8 @@ class TransferFaults : public staging_test::StagingTest {
     options.cache_dir = folder_ / "cache";
     options.verify = Verify::full;
     options.file_system = system;
-    options.chunk_bytes = 16384;
-    options.mark_bytes = 40'000;  // several marks
+    options.sizes.chunk_bytes = 16384;
+    options.sizes.mark_bytes = 40'000;  // several marks
     options.threads = threads_;
     return options;
   }
@@ -180,7 +180,7 @@ TEST_F(TransferFaults, SecondJobWaitsForTheFirstJobsCopy) {
   const int second = in_child([&] {
     Counting system(bytes.value, pack);
     PutOptions waiting = options(&system);
-    waiting.waiting = [&](const std::string&) { second_waits.tell(); };
+    waiting.on.waiting = [&](const std::string&) { second_waits.tell(); };
     const PutResult result = put({pack.string()}, waiting).at(0);
     if (!result.hit || result.from_source != 0) fail("the second job copied");
     if (content_of(result.path) != content_of(pack)) fail("the second job got other data");

@@ -163,7 +163,7 @@ TEST_F(TransferNodes, DamagedFileOfAHolderIsReadFromTheSourceOnceAndTheHolderGet
     SCOPED_TRACE(source);
     PutOptions alone;
     alone.cache_dir = cache(1);
-    alone.chunk_bytes = kChunk;
+    alone.sizes.chunk_bytes = kChunk;
     const PutResult before = put({source.string()}, alone).at(0);
     staging_test::flip_byte(before.path / file, 10);
     const auto ends =
@@ -250,7 +250,7 @@ TEST_F(TransferNodes, NodeWhereAnotherJobCopiesWaitsAndGetsFromTheOthersWhatNeve
   first.before = [&] { ::close(lock->fd()); };  // the inherited copy of the lock
   NodeChange waits = first;
   waits.options = [&](PutOptions& options) {
-    options.waiting = [&](const std::string&) { write("waits", ""); };
+    options.on.waiting = [&](const std::string&) { write("waits", ""); };
   };
   start(2, pack, {{0, first}, {1, waits}});
   EXPECT_TRUE(wait_for([&] { return has_all(0, pack) && fs::exists(folder_ / "waits"); }));

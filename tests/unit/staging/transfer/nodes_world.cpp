@@ -53,8 +53,8 @@ void NodesTest::start(int count, const fs::path& source, std::map<int, NodeChang
         PutOptions options;
         options.cache_dir = cache(node);
         options.file_system = change.system;
-        options.chunk_bytes = kChunk;
-        options.mark_bytes = 8 * kChunk;
+        options.sizes.chunk_bytes = kChunk;
+        options.sizes.mark_bytes = 8 * kChunk;
         options.threads = 2;
         if (change.options) change.options(options);
         if (change.instead) {

@@ -41,7 +41,7 @@ class TransferPut : public staging_test::StagingTest {
     PutOptions options;
     options.cache_dir = folder_ / "cache";
     options.verify = verify;
-    options.chunk_bytes = kChunk;
+    options.sizes.chunk_bytes = kChunk;
     return options;
   }
   PutResult put_one(const fs::path& source, Verify verify = Verify::quick) const {
@@ -162,8 +162,8 @@ TEST_F(TransferPut, APackThatIsReplacedWhileItIsCopiedIsRefused) {
   const std::string index = staging_test::read(pack / "index.lockstep");
   PutOptions watching = options();
   watching.threads = 1;
-  watching.progress = [&](const std::string&, std::uint64_t done, std::uint64_t total) {
-    if (done == total) write_file_atomically(pack / "index.lockstep", index);
+  watching.on.progress = [&](const std::string&, const PutProgress& now) {
+    if (now.done == now.total) write_file_atomically(pack / "index.lockstep", index);
   };
   EXPECT_THAT([&] { put({pack.string()}, watching); }, ThrowsErrorWith(pack.string(), "changed"));
   EXPECT_THAT(objects(), IsEmpty());

@@ -34,7 +34,7 @@ class StageQuickCheck : public staging_test::StagingTest {
     PutOptions options;
     options.cache_dir = folder_ / "cache";
     options.verify = verify;
-    options.chunk_bytes = kLargeChunk;
+    options.sizes.chunk_bytes = kLargeChunk;
     options.file_system = system;
     options.source_pause = std::chrono::milliseconds(1);
     return put({(folder_ / "d").string()}, options).at(0);

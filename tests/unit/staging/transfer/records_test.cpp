@@ -244,7 +244,7 @@ TEST_F(StageRecords, ACopyHandedOutEarlyAlreadyHasTheTimeOfTheOriginal) {
                         fs::last_write_time(folder_ / "t" / name) - std::chrono::hours(1));
   PutOptions options;
   options.cache_dir = folder_ / "cache";
-  options.file = [&](const std::string&, const std::string& name, const fs::path& copy) {
+  options.on.file = [&](const std::string&, const std::string& name, const fs::path& copy) {
     seen[name] = fs::last_write_time(copy);
   };
   put({(folder_ / "t").string()}, options);

@@ -189,7 +189,7 @@ class SourceCalls : public staging_test::StagingTest {
     PutOptions options;
     options.cache_dir = folder_ / fmt::format("cache{}.{}", n, node.value_or(0));
     options.shared = (folder_ / "shared").string();
-    options.file = [](const std::string&, const std::string&, const fs::path&) {};
+    options.on.file = [](const std::string&, const std::string&, const fs::path&) {};
     try {
       if (node) {
         nodes.node_id = *node;
@@ -226,7 +226,7 @@ class SourceCalls : public staging_test::StagingTest {
     PutOptions options;
     options.cache_dir = folder_ / fmt::format("cache{}", n);
     options.file_system = &disk;
-    options.mark_bytes = 1;
+    options.sizes.mark_bytes = 1;
     try {
       put({source}, options);
     } catch (const std::exception& error) {

@@ -42,7 +42,7 @@ class StageSource : public staging_test::StagingTest {
     PutOptions options;
     options.cache_dir = folder_ / "cache";
     options.verify = verify;
-    options.chunk_bytes = kChunk;
+    options.sizes.chunk_bytes = kChunk;
     options.threads = 1;
     options.file_system = system;
     return options;

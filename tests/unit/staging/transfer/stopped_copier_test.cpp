@@ -31,7 +31,7 @@ class StoppedCopier : public staging_test::StagingTest {
   PutOptions options(milliseconds patience) const {
     PutOptions options;
     options.cache_dir = folder_ / "cache";
-    options.chunk_bytes = 16384;
+    options.sizes.chunk_bytes = 16384;
     options.threads = 1;
     options.copier_timeout = patience;
     return options;
@@ -42,7 +42,7 @@ class StoppedCopier : public staging_test::StagingTest {
     const pid_t copier = start_child([&] {
       PutOptions stopping = options(patience);
       int chunks = 0;
-      stopping.progress = [&](const std::string&, std::uint64_t, std::uint64_t) {
+      stopping.on.progress = [&](const std::string&, const PutProgress&) {
         if (++chunks == 5) ::raise(SIGSTOP);
       };
       put({pack_.string()}, stopping);
@@ -60,7 +60,7 @@ TEST_F(StoppedCopier, EndsTheOthersWithOneLineAndGoesOnWithoutHarm) {
   const pid_t copier = start_and_stop();
   int waited = 0;
   PutOptions waiting = options(milliseconds(500));
-  waiting.waiting = [&](const std::string&) { ++waited; };
+  waiting.on.waiting = [&](const std::string&) { ++waited; };
   EXPECT_THAT([&] { put({pack_.string()}, waiting); },
               ThrowsErrorWith("has made no progress for 500 ms: it is stopped or hangs"));
   EXPECT_EQ(waited, 1);
@@ -79,7 +79,7 @@ TEST_F(StoppedCopier, OneThatIsKilledIsTakenOverAtOnce) {
     ::kill(copier, SIGKILL);
   });
   PutOptions waiting = options(std::chrono::hours(1));
-  waiting.waiting = [&](const std::string&) { waits = true; };
+  waiting.on.waiting = [&](const std::string&) { waits = true; };
   const PutResult mine = put({pack_.string()}, waiting).at(0);
   killer.join();
   end_of(copier);
@@ -93,7 +93,7 @@ TEST_F(StoppedCopier, OneThatCopiesNothingForAWhileIsWaitedFor) {
   std::atomic<bool> begun = false;
   std::thread copier([&] {
     PutOptions slow = options(milliseconds(0));
-    slow.progress = [&](const std::string&, std::uint64_t, std::uint64_t) {
+    slow.on.progress = [&](const std::string&, const PutProgress&) {
       if (!begun.exchange(true)) std::this_thread::sleep_for(milliseconds(4000));
     };
     put({pack_.string()}, slow);

@@ -40,8 +40,8 @@ class TransferResume : public staging_test::StagingTest {
     PutOptions options;
     options.cache_dir = folder_ / "cache";
     options.file_system = system;
-    options.chunk_bytes = kChunk;
-    options.mark_bytes = 4 * kChunk;
+    options.sizes.chunk_bytes = kChunk;
+    options.sizes.mark_bytes = 4 * kChunk;
     options.threads = 1;
     options.source_pause = std::chrono::milliseconds(1);
     return options;
@@ -159,8 +159,8 @@ TEST_F(TransferResume, ChunksOfAChangingSourceAreDiscarded) {
   EXPECT_THAT(
       [&] {
         PutOptions changing = options();
-        changing.progress = [&](const std::string&, std::uint64_t done, std::uint64_t) {
-          if (done == 20 * kChunk) write("d/large", std::string(30 * kChunk, 'b'));
+        changing.on.progress = [&](const std::string&, const PutProgress& now) {
+          if (now.done == 20 * kChunk) write("d/large", std::string(30 * kChunk, 'b'));
         };
         put({(folder_ / "d").string()}, changing);
       },

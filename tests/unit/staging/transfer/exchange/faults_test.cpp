@@ -268,7 +268,7 @@ TEST_F(ExchangeFaults, NodesWithOneBufferAndSlowDisksDoNotWaitForEachOther) {
   std::map<int, NodeChange> changes;
   for (int node = 0; node < 4; ++node) {
     changes[node].system = &disks[static_cast<std::size_t>(node)];
-    changes[node].options = [](PutOptions& options) { options.buffers = 1; };
+    changes[node].options = [](PutOptions& options) { options.sizes.buffers = 1; };
   }
   const auto ends = put_on(4, pack, changes);
   EXPECT_EQ(expect_good(ends, pack), size_of(pack));
