@@ -4,7 +4,14 @@
 # the source, as shares of the data. All nodes share this machine's processors, so the seconds say little about real ones.
 # Exits with 1 if a node sends more than 1.1 times the data, if the source is read more than once (or at all, if a node has
 # the data), or if a copy is missing.
-# Usage: tests/bench/stage_nodes.sh [NODES] [MIB] [CASE...]
+# With --link-mbit each node's interface receives at most M Mbit/s, so that two processors can serve more nodes than they
+# could at full speed.
+# Usage: tests/bench/stage_nodes.sh [--link-mbit M] [NODES] [MIB] [CASE...]
+link_mbit=
+if [ "${1:-}" = --link-mbit ]; then
+  link_mbit=$2
+  shift 2
+fi
 nodes=${1:-64} mib=${2:-64}
 shift $(($# < 2 ? $# : 2))
 cases=${*:-cold warm one_holder middle_holder sbatch open_files suspended killed}
@@ -16,6 +23,10 @@ source "$(dirname "$0")/../cluster/plugin_lib.sh"
 trap '"$source_root/tests/cluster/down.sh" >&2' EXIT
 "$source_root/tests/cluster/up.sh" >&2 || exit 1
 
+if [ -n "$link_mbit" ]; then
+  # shellcheck disable=SC2016  # expands in the inner shell
+  as_root sh -c 'for link in /sys/class/net/vn*; do tc qdisc replace dev "${link##*/}" root tbf rate "$1"mbit burst 64kb latency 20ms || exit; done' - "$link_mbit" || exit 1
+fi
 middle=n$((nodes / 2))
 failed=0
 make_pack large "$mib" 1048576

@@ -52,6 +52,7 @@ std::optional<std::size_t> ChainSchedule::take_own() {
     subscribed_[chunk] = false;
   }
   states_[chunk] = State::begun;
+  ++begun_;
   return chunk;
 }
 
@@ -59,6 +60,7 @@ void ChainSchedule::stored(std::size_t chunk, Node origin) {
   {
     const std::lock_guard lock(mutex_);
     if (states_[chunk] == State::here) return;
+    if (states_[chunk] == State::begun) --begun_;
     states_[chunk] = State::here;
     origins_[chunk] = origin;
     subscribed_[chunk] = false;
@@ -108,6 +110,7 @@ bool ChainSchedule::begin_receiving(std::size_t chunk) {
   own_.erase(chunk);
   own_or_received_.erase(chunk);
   states_[chunk] = State::begun;
+  ++begun_;
   return true;
 }
 
@@ -115,6 +118,7 @@ void ChainSchedule::not_received(std::size_t chunk) {
   {
     const std::lock_guard lock(mutex_);
     states_[chunk] = State::missing;
+    --begun_;
     subscribed_[chunk] = true;
     if (readers_[chunk] == self_.place) make_own(chunk);
   }
@@ -216,6 +220,11 @@ ChainSchedule::Node ChainSchedule::origin(std::size_t chunk) const {
 bool ChainSchedule::is_here(std::size_t chunk) const {
   const std::lock_guard lock(mutex_);
   return chunk < states_.size() && states_[chunk] == State::here;
+}
+
+bool ChainSchedule::all_begun() const {
+  const std::lock_guard lock(mutex_);
+  return begun_ == remaining_;
 }
 
 bool ChainSchedule::finished() const {

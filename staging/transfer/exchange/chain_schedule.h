@@ -76,6 +76,8 @@ class ChainSchedule {
 
   bool is_here(std::size_t chunk) const;
 
+  /// Whether all chunks that are not here are being read or stored by this node: none is expected from the predecessor.
+  bool all_begun() const;
   bool finished() const;
   void stop();
   /// Waits until all chunks are here, or for this long.
@@ -109,6 +111,7 @@ class ChainSchedule {
   std::vector<std::vector<std::size_t>> cancelled_;  // by lane
   std::vector<std::size_t> arrivals_;
   std::size_t remaining_ = 0;
+  std::size_t begun_ = 0;  // of the remaining ones
   bool stopped_ = false;
 };
 

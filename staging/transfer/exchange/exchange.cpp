@@ -78,7 +78,7 @@ void Exchange::accept_all() {
   set_nonblocking(socket_);
   while (!ended_) {
     pollfd wait{socket_.get(), POLLIN, 0};
-    if (::poll(&wait, 1, static_cast<int>(kIdle.count())) <= 0) continue;
+    if (::poll(&wait, 1, static_cast<int>(kIdle.count())) <= 0 || ended_) continue;
     {
       const std::lock_guard lock(mutex_);  // end() walks through the list
       std::erase_if(clients_, [](Client& client) {

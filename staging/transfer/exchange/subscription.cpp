@@ -122,7 +122,14 @@ void Subscription::talk(PeerLink& link, Node node) {
   milliseconds silent{0};
   milliseconds ask_at = options_.timeouts.silence;
   while (!done()) {
-    if (schedule_ != nullptr) send_changes(link);
+    if (schedule_ != nullptr) {
+      send_changes(link);
+      if (schedule_->all_begun()) {
+        schedule_->wait_for_end(static_cast<int>(options_.timeouts.look.count()));
+        time.tick();
+        continue;
+      }
+    }
     const std::optional<std::string> line = link.receive(options_.timeouts.look);
     if (line) {
       take_line(link, *line);

@@ -120,6 +120,24 @@ TEST(Chain, ReaderWithASlowSourceIsHelped) {
 }
 
 // The predecessor reads what is handed over to it, and must not hear afterwards that this node does not want it.
+TEST(ChainSchedule, ExpectsNothingWhileTheLastChunksAreReadAndStored) {
+  // Node 1 reads chunk 0, its predecessor chunk 1.
+  ChainSchedule schedule({.node = 1, .place = 1}, {1, 0}, [](std::size_t) { return true; });
+  schedule.subscribe(0);
+  EXPECT_EQ(schedule.take_own(), 0U);
+  EXPECT_FALSE(schedule.all_begun());
+  EXPECT_TRUE(schedule.begin_receiving(1));
+  EXPECT_TRUE(schedule.all_begun());
+  schedule.not_received(1);
+  EXPECT_FALSE(schedule.all_begun());
+  EXPECT_TRUE(schedule.begin_receiving(1));
+  schedule.stored(0, 1);
+  EXPECT_TRUE(schedule.all_begun());
+  EXPECT_FALSE(schedule.finished());
+  schedule.stored(1, 0);
+  EXPECT_TRUE(schedule.finished());
+}
+
 TEST(ChainSchedule, DoesNotCancelWhatItHandsOver) {
   ChainSchedule schedule({.node = 1, .place = 1}, std::vector<std::uint32_t>(4, 2),
                          [](std::size_t) { return true; });
