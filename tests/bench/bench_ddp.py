@@ -26,6 +26,7 @@ def arguments():
     parser.add_argument("--blocks", type=int, default=4, help="blocks of each mode in a launch")
     parser.add_argument("--steps", type=int, default=2, help="steps of 512 tokens in a block; smaller steps are more")
     parser.add_argument("--measure", default="step,hooks,memory", help="a list of step, hooks, memory and trace")
+    parser.add_argument("--compress", choices=["fp16", "bf16"], help="gradients travel in this type, in measure step")
     parser.add_argument("--peer-options", default="", help="options for the peer, such as --gradient-as-bucket-view")
     chosen = parser.parse_args()
     if chosen.quick:
@@ -51,6 +52,7 @@ def implementations(chosen):
 
 def launch(site, chosen, implementation, allocator, what):
     options = ["--measure", what, "--tokens", chosen.tokens, "--blocks", str(chosen.blocks), "--steps", str(chosen.steps)]
+    options += ["--compress", chosen.compress] if chosen.compress else []
     if implementation == "lockstep":
         command = site.program("bench_ddp_rank") + options
         environment = starting.LOCKSTEP_ALLOCATOR[allocator]
@@ -94,6 +96,7 @@ def measure_steps(site, chosen):
         implementation, allocator, tokens, mode = key
         line = {"bench": "ddp", "mode": mode, "tokens": tokens, **common_keys(chosen, implementation, of[key])}
         line.update(allocator=allocator, launches=chosen.launches, steps=steps[key])
+        line.update({"compress": chosen.compress} if chosen.compress else {})
         line["milliseconds"] = round(statistics.median(times), 3)
         before = {"no_sync": "bare", "sync": "no_sync"}.get(mode)
         if before:

@@ -20,6 +20,7 @@
 #include "common/tool.h"
 #include "runtime/comm/process_settings.h"
 #include "runtime/ddp/distributed_data_parallel.h"
+#include "runtime/ddp/hooks/compression.h"
 #include "runtime/ddp/reducer.h"
 #include "tests/bench/transformer.h"
 
@@ -34,6 +35,7 @@ struct Plan {
   int steps = 2;    // of a block of 512 tokens
   int warm_up = 2;  // steps before the first block
   std::string what = "step";
+  std::string compress;  // fp16 or bf16: gradients travel in this type
 };
 
 double slowest(World& world, double mine) {
@@ -100,6 +102,8 @@ void measure_steps(World& world, const Plan& plan) {
   Transformer alone;
   Transformer shared;
   DistributedDataParallel ddp(shared, world);
+  if (!plan.compress.empty())
+    ddp.register_comm_hook(plan.compress == "fp16" ? fp16_compress_hook() : bf16_compress_hook());
   for (const auto& text : plan.tokens) {
     const Batch batch = parse_batch(text);
     const std::int64_t tokens = batch.inputs.size(0) * batch.inputs.size(1);
@@ -269,6 +273,7 @@ int main(int argc, char** argv) {
   tool.app().add_option("--measure", plan.what)->check(CLI::IsMember({"step", "hooks", "memory", "trace"}));
   tool.app().add_option("--tokens", plan.tokens, "As 4x128,1x32")->delimiter(',');
   tool.app().add_option("--blocks", plan.blocks)->check(CLI::PositiveNumber);
+  tool.app().add_option("--compress", plan.compress)->check(CLI::IsMember({"fp16", "bf16"}));
   tool.app().add_option("--steps", plan.steps)->check(CLI::PositiveNumber);
   return tool.run(argc, argv, [&] {
     lockstep::World world(argc, argv);

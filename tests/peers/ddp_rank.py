@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from timing import slowest, time_block
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 from transformer import WIDTH, Transformer
 
@@ -55,6 +56,8 @@ class Batch:
 def measure_steps(rank, chosen):
     alone = Transformer()
     ddp = DistributedDataParallel(Transformer(), **chosen.options)
+    if chosen.compress:
+        ddp.register_comm_hook(None, getattr(default_hooks, f"{chosen.compress}_compress_hook"))
     for text in chosen.tokens.split(","):
         batch = Batch(text)
         steps = chosen.steps * min(max(512 // batch.tokens // 4, 1), 8)
@@ -137,6 +140,7 @@ def main():
     parser.add_argument("--tokens", required=True)
     parser.add_argument("--blocks", type=int, required=True)
     parser.add_argument("--steps", type=int, required=True)
+    parser.add_argument("--compress", choices=["fp16", "bf16"])
     parser.add_argument("--gradient-as-bucket-view", action="store_true")
     chosen = parser.parse_args()
     chosen.options = {"gradient_as_bucket_view": chosen.gradient_as_bucket_view}
