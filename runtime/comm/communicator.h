@@ -111,6 +111,12 @@ enum class ReduceOp : std::uint8_t {
   sum_or_max,
 };
 
+/// "sum"
+constexpr const char* name_of(ReduceOp op) {
+  constexpr std::array<const char*, 6> kNames = {"sum", "average", "max", "min", "bit_or", "sum_or_max"};
+  return kNames.at(static_cast<std::size_t>(op));
+}
+
 struct ReduceOptions {
   ReduceOp op = ReduceOp::sum;
   /// If set, the result is multiplied by this number, without another pass over memory. It is read when the

@@ -2,7 +2,6 @@
 
 #include <unistd.h>
 
-#include <array>
 #include <atomic>
 #include <cstdint>
 #include <cstdio>
@@ -19,6 +18,7 @@
 #include "common/leaf/cpu_list.h"
 #include "common/leaf/open_files.h"
 #include "common/process.h"
+#include "runtime/comm/alike.h"
 #include "runtime/comm/clock_offset.h"
 #include "runtime/comm/control/control_channel.h"
 #include "runtime/comm/cpu/communicator.h"
@@ -123,13 +123,6 @@ profile::Identity identity(comm::Communicator& communicator, const char* program
 }
 
 // The ranks may have different environments.
-std::string value_of_rank_0(comm::Communicator& communicator, const char* variable) {
-  std::array<char, 256> text{};
-  if (communicator.rank() == 0) environment::get_or(variable, "").copy(text.data(), text.size() - 1);
-  communicator.broadcast({text.data(), text.size(), comm::DataType::u8}, 0, variable)->wait();
-  return text.data();
-}
-
 // LibTorch's operators are most of a trace, and a browser can open those of this many ranks. Further ranks
 // leave them out.
 constexpr int kRanksWithOperators = 16;
@@ -255,7 +248,8 @@ void World::Impl::start_metrics_server() {
 }
 
 void World::Impl::start_profile_from_environment() {
-  const std::string schedule = value_of_rank_0(*communicator, "LOCKSTEP_PROFILE");
+  const std::string schedule =
+      comm::broadcast_text(*communicator, environment::get_or("LOCKSTEP_PROFILE", ""), 0, "LOCKSTEP_PROFILE");
   if (schedule.empty()) return;
   try {
     start_profile(schedule);

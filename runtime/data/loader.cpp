@@ -13,13 +13,13 @@
 #include "common/job_limits.h"
 #include "common/units.h"
 #include "runtime/archive.h"
+#include "runtime/comm/alike.h"
 #include "runtime/comm/communicator.h"
 #include "runtime/comm/world.h"
 #include "runtime/data/batch/device_copy.h"
 #include "runtime/data/cost_learner.h"
 #include "runtime/data/epoch_cursor.h"
 #include "runtime/data/loader_advice.h"
-#include "runtime/data/loader_agreement.h"
 #include "runtime/data/loader_setup.h"
 #include "runtime/data/loader_state.h"
 #include "runtime/data/ordered_prefetch.h"
@@ -32,6 +32,13 @@
 
 namespace lockstep::data {
 namespace {
+
+// Collective. Each rank plans for itself, and no plan is sent: if a rank had other data, options or another state, the ranks
+// would train on some samples twice and on others never.
+void check_loaders(comm::Communicator& communicator, const std::vector<comm::Property>& inputs) {
+  comm::check_alike(communicator, "the ranks' loaders", inputs, "the loaders' inputs",
+                    "compare the data's paths on the nodes, and the options");
+}
 
 PlanOptions for_ranks(PlanOptions plan, int ranks) {
   plan.ranks = ranks;
@@ -106,16 +113,16 @@ struct Loader::State {
   }
 
   // Collective: compares the loaders after every rank has made its own.
-  void compare_loaders() { check_agreement(*communicator, plan_inputs(lengths, plan_options, options)); }
+  void compare_loaders() { check_loaders(*communicator, plan_inputs(lengths, plan_options, options)); }
 
   // Collective. Each rank plans separately. If two ranks made different plans (because of other processors or
   // libraries), some samples would be used twice and others never.
   void compare_plans(const EpochBlock& next) const {
     if (communicator == nullptr) return;
-    check_agreement(*communicator, {{fmt::format("the plan from step {} on", next.block.start.steps),
-                                     fmt::format("{} steps of {} samples, {}", next.block.plan.steps(),
-                                                 next.block.plan.sample_ids().size(),
-                                                 next.block.plan.steps_fingerprint())}});
+    check_loaders(*communicator,
+                  {{fmt::format("the plan from step {} on", next.block.start.steps),
+                    fmt::format("{} steps of {} samples, {}", next.block.plan.steps(),
+                                next.block.plan.sample_ids().size(), next.block.plan.steps_fingerprint())}});
   }
 
   // Once, if the program says how many tokens a step has.
@@ -345,8 +352,8 @@ void Loader::load(torch::serialize::InputArchive& archive) {
 Loader::Iterator Loader::begin() {
   State& s = *state_;
   if (s.communicator != nullptr) {
-    check_agreement(*s.communicator, {{"the epoch", std::to_string(s.start.epoch)},
-                                      {"the resumed state", summary_of(s.start.state)}});
+    check_loaders(*s.communicator, {{"the epoch", std::to_string(s.start.epoch)},
+                                    {"the resumed state", summary_of(s.start.state)}});
   }
   State::Start start = std::exchange(s.start, {.epoch = s.start.epoch, .planner = nullptr, .state = {}});
   const bool queue_continues =

@@ -75,8 +75,8 @@ Lengths planned_lengths(const pack::Reader& reader, const PlanOptions& plan, con
   return lengths;
 }
 
-std::vector<LoaderInput> plan_inputs(const Lengths& lengths, const PlanOptions& plan,
-                                     const LoaderOptions& options) {
+std::vector<comm::Property> plan_inputs(const Lengths& lengths, const PlanOptions& plan,
+                                        const LoaderOptions& options) {
   const auto of_mixture = [&] {
     if (!options.mixture) return std::string("none");
     return fmt::format("{} steps of {}", options.mixture->steps, fingerprint_of(*options.mixture));

@@ -6,9 +6,9 @@
 #include <memory>
 #include <vector>
 
+#include "runtime/comm/alike.h"
 #include "runtime/data/batch/host_batch.h"
 #include "runtime/data/epoch_cursor.h"
-#include "runtime/data/loader_agreement.h"
 #include "runtime/data/loader_options.h"
 #include "runtime/data/ordered_prefetch.h"
 #include "runtime/data/plan/planner.h"
@@ -29,7 +29,7 @@ PrefetchOptions prefetch_options(const LoaderOptions& options, std::size_t batch
 Lengths planned_lengths(const pack::Reader& reader, const PlanOptions& plan, const LoaderOptions& options);
 
 /// The values that determine the plan. They must be the same on all ranks.
-std::vector<LoaderInput> plan_inputs(const Lengths& lengths, const PlanOptions& plan,
+std::vector<comm::Property> plan_inputs(const Lengths& lengths, const PlanOptions& plan,
                                      const LoaderOptions& options);
 
 /// `reader` and `lengths` must outlive the builder.

@@ -1,7 +1,6 @@
 #include "runtime/ddp/collectives.h"
 
 #include <algorithm>
-#include <array>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -89,11 +88,6 @@ void check_writable(const torch::Tensor& tensor, const char* call, std::string_v
         "{} of {}: the tensor was expanded, so several of its elements share memory; call clone() on it first",
         call, describe(label, tensor));
   }
-}
-
-const char* name_of(ReduceOp op) {
-  constexpr std::array<const char*, 6> kNames = {"sum", "average", "max", "min", "bit_or", "sum_or_max"};
-  return kNames.at(static_cast<std::size_t>(op));
 }
 
 comm::DataType reducible(const torch::Tensor& tensor, ReduceOp op, std::string_view label) {

@@ -5,6 +5,7 @@
 #include "common/environment.h"
 #include "common/error.h"
 #include "common/files.h"
+#include "runtime/comm/alike.h"
 #include "runtime/comm/process_settings.h"
 #include "runtime/ddp/buffer_broadcast.h"
 #include "runtime/ddp/device.h"
@@ -19,6 +20,7 @@
 namespace lockstep {
 namespace {
 
+constexpr const char* kModels = "the ranks' models";
 constexpr const char* kBuildAlike = "build the same model with the same options on every rank";
 constexpr const char* kJoinWithCount =
     "join divides gradients by a number of ranks, but ddp.backward(loss_sum, count) averages by count; call loss.backward() inside join, or call skip() on a rank without data instead of join";
@@ -31,7 +33,7 @@ bool checks(const DistributedDataParallelOptions& options, int rank) {
 }
 
 // The options that must be the same on all ranks.
-std::vector<ddp::Property> properties_of(const DistributedDataParallelOptions& options) {
+std::vector<comm::Property> properties_of(const DistributedDataParallelOptions& options) {
   return {{"option bucket_cap_mb", fmt::to_string(options.bucket_cap_mb)},
           {"option first_bucket_bytes", fmt::to_string(options.first_bucket_bytes)},
           {"option broadcast_buffers", fmt::to_string(options.broadcast_buffers)},
@@ -62,7 +64,7 @@ DistributedDataParallelBase::DistributedDataParallelBase(torch::nn::Module& modu
   auto options = requested;
   if (at::globalContext().deterministicAlgorithms()) options.autotune_buckets = false;
   const torch::Device device = ddp::device_of(module);
-  ddp::check_alike(communicator, properties_of(options), "options", kBuildAlike);
+  comm::check_alike(communicator, kModels, properties_of(options), "options", kBuildAlike);
   if (device.is_cpu()) world_.timer().use_cpu();
   device_communicator_ = &ddp::communicator_for(world, device);
   const auto parameters = synchronise_replicas("the model's description");
@@ -119,8 +121,8 @@ std::vector<ddp::NamedTensor> DistributedDataParallelBase::synchronise_replicas(
   }
   const char* const remedy =
       reducer_ ? "change the model in the same way, between the same steps, on all ranks" : kBuildAlike;
-  ddp::check_alike(communicator, properties, why, remedy);
-  ddp::check_alike(communicator, ddp::properties_of("buffer", buffers), why, remedy);
+  comm::check_alike(communicator, kModels, properties, why, remedy);
+  comm::check_alike(communicator, kModels, ddp::properties_of("buffer", buffers), why, remedy);
   ddp::refuse_unwritable("parameter", parameters);
   ddp::refuse_unwritable("buffer", buffers);
   ddp::broadcast_from(*device_communicator_, 0, parameters, "parameter");

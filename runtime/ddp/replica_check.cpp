@@ -143,8 +143,8 @@ std::string ReplicaCheck::describe(int rank, std::size_t ranks, const std::strin
                                    std::int64_t step) {
   const std::string me = rank_name(host_communicator_.rank(), host_communicator_.place().node_name);
   const std::string label = "the rank whose parameters differ";
-  const std::string first = broadcast_text(host_communicator_, me, 0, label);
-  const std::string other = broadcast_text(
+  const std::string first = comm::broadcast_text(host_communicator_, me, 0, label);
+  const std::string other = comm::broadcast_text(
       host_communicator_, fmt::format("{} and {} differ in {}", me, first, difference), rank, label);
   return fmt::format("the ranks' models have drifted apart before step {}: {}{}", step, other,
                      ranks == 1 ? "" : fmt::format("; {} ranks differ from rank 0", ranks));

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/comm/communicator.h"
+#include "runtime/comm/alike.h"
 
 namespace lockstep::ddp {
 
@@ -34,26 +34,9 @@ std::vector<NamedTensor> named_buffers_of(const torch::nn::Module& module);
 /// it is sparse or expanded. `kind`: "parameter".
 void refuse_unwritable(std::string_view kind, const std::vector<NamedTensor>& tensors);
 
-/// A property that must be the same on all ranks, and its value on this rank: {"option static_graph",
-/// "true"}.
-struct Property {
-  std::string what;
-  std::string value;
-};
-
 /// For each tensor the properties that must be the same on all ranks: name, type, shape, strides, whether it
 /// is frozen.
-std::vector<Property> properties_of(std::string_view kind, const std::vector<NamedTensor>& tensors);
-
-/// Compares the properties with rank 0's. Throws UsageError on every rank if they differ, naming the first property
-/// that differs, with its values on rank 0 and on the first rank that differs. `label`: why they are
-/// compared, for errors of the communicator. `remedy`: the action for the user.
-void check_alike(comm::Communicator& communicator, const std::vector<Property>& properties,
-                 std::string_view label, std::string_view remedy);
-
-/// Gives all ranks the text of `root`. `label`: what it is, for errors of the communicator.
-std::string broadcast_text(comm::Communicator& communicator, std::string text, int root,
-                           std::string_view label);
+std::vector<comm::Property> properties_of(std::string_view kind, const std::vector<NamedTensor>& tensors);
 
 /// Overwrites the tensors with those of `root`. `kind`: "parameter", for errors.
 void broadcast_from(comm::Communicator& communicator, int root, const std::vector<NamedTensor>& tensors,

@@ -5,7 +5,7 @@
 #include <sstream>
 
 #include "common/error.h"
-#include "runtime/ddp/replicas.h"
+#include "runtime/comm/alike.h"
 
 namespace lockstep {
 namespace {
@@ -103,7 +103,7 @@ std::vector<StatePiece> redistribute(comm::Communicator& communicator, const std
   for (int rank = 0; rank < communicator.size(); ++rank) {
     const bool is_mine = rank == communicator.rank();
     const std::string bytes =
-        ddp::broadcast_text(communicator, is_mine ? pack(mine) : std::string(), rank, "optimizer state");
+        comm::broadcast_text(communicator, is_mine ? pack(mine) : std::string(), rank, "optimizer state");
     const auto pieces = is_mine ? mine : unpack(bytes);
     for (const StatePiece& piece : pieces) {
       for (StatePiece& into : result) merge(piece, into);

@@ -7,8 +7,8 @@
 
 #include "common/environment.h"
 #include "common/error.h"
+#include "runtime/comm/alike.h"
 #include "runtime/comm/process_settings.h"
-#include "runtime/ddp/replicas.h"
 
 namespace lockstep {
 namespace {
@@ -88,7 +88,7 @@ std::vector<std::string> slow_settings(const TrainingSettings& settings, int cpu
 
 void apply_settings(World& world, const TrainingSettings& settings) {
   const bool cuda = at::hasCUDA();
-  ddp::check_alike(world.communicator(),
+  comm::check_alike(world.communicator(), "the ranks' settings",
                    {{"setting deterministic", fmt::to_string(settings.deterministic)},
                     {"setting cudnn_benchmark", fmt::to_string(settings.cudnn_benchmark)},
                     {"setting matmul_precision", name_of(settings.matmul_precision)},

@@ -8,7 +8,6 @@
 #include "common/clock.h"
 #include "common/error.h"
 #include "runtime/comm/mpi/session.h"
-#include "runtime/comm/mpi/wait.h"
 
 namespace lockstep::comm::cpu {
 namespace {

@@ -1,6 +1,5 @@
 #include "runtime/comm/cpu/mismatch.h"
 
-#include <array>
 #include <chrono>
 #include <thread>
 
@@ -9,14 +8,6 @@
 #include "runtime/comm/failure.h"
 
 namespace lockstep::comm::cpu {
-namespace {
-
-const char* name_of(ReduceOp op) {
-  constexpr std::array<const char*, 6> kNames = {"sum", "average", "max", "min", "bit_or", "sum_or_max"};
-  return kNames.at(static_cast<std::size_t>(op));
-}
-
-}  // namespace
 
 std::string describe(const OperationRequest& request, std::string_view label) {
   std::string text = fmt::format("{} of {}", cpu::name_of(request.kind), label);
@@ -24,8 +15,8 @@ std::string describe(const OperationRequest& request, std::string_view label) {
   switch (request.kind) {
     case OperationKind::all_reduce:
     case OperationKind::reduce_scatter:
-      return text +
-             fmt::format(" ({} × {}, {})", request.count, comm::name_of(request.type), name_of(request.op));
+      return text + fmt::format(" ({} × {}, {})", request.count, comm::name_of(request.type),
+                                comm::name_of(request.op));
     case OperationKind::broadcast:
       return text +
              fmt::format(" ({} × {} from rank {})", request.count, comm::name_of(request.type), request.root);

@@ -4,8 +4,6 @@
 
 #include <thread>
 
-#include "runtime/comm/mpi/session.h"
-
 namespace lockstep::comm::mpi {
 
 void nap(std::chrono::nanoseconds duration) {
@@ -20,14 +18,6 @@ void wait_until(const std::function<bool()>& condition) {
   while (!condition()) {
     if (std::chrono::steady_clock::now() > sleep_at) nap(kNap);
   }
-}
-
-void wait(std::span<MPI_Request> requests, const char* call) {
-  wait_until([&] {
-    int done = 0;
-    check(MPI_Testall(static_cast<int>(requests.size()), requests.data(), &done, MPI_STATUSES_IGNORE), call);
-    return done != 0;
-  });
 }
 
 }  // namespace lockstep::comm::mpi

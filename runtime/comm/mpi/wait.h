@@ -4,11 +4,8 @@
 // Threads: one at a time for each communicator.
 #pragma once
 
-#include <mpi.h>
-
 #include <chrono>
 #include <functional>
-#include <span>
 
 namespace lockstep::comm::mpi {
 
@@ -23,8 +20,5 @@ void nap(std::chrono::nanoseconds duration);
 
 /// Returns when `condition` is true. It is called often, and should call MPI, which makes progress only then.
 void wait_until(const std::function<bool()>& condition);
-
-/// Returns when all are complete. Throws Error "<call>: <MPI's text>".
-void wait(std::span<MPI_Request> requests, const char* call);
 
 }  // namespace lockstep::comm::mpi

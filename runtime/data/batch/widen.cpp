@@ -5,19 +5,13 @@
 #include <cstring>
 #include <limits>
 
-// Sanitizers do not support functions that are selected when the program is loaded.
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) && \
-    !defined(__SANITIZE_THREAD__)
-#define LOCKSTEP_FOR_THIS_PROCESSOR __attribute__((target_clones("avx512f", "avx2", "default")))
-#else
-#define LOCKSTEP_FOR_THIS_PROCESSOR
-#endif
+#include "common/vectorised.h"
 
 namespace lockstep::data {
 namespace {
 
 template <typename Token>
-inline __attribute__((always_inline)) void widen_all(const std::byte* packed, std::span<std::int64_t> out) {
+void widen_all(const std::byte* packed, std::span<std::int64_t> out) {
   for (std::size_t i = 0; i < out.size(); ++i) {
     Token token;
     std::memcpy(&token, packed + i * sizeof(Token), sizeof(Token));
@@ -27,7 +21,7 @@ inline __attribute__((always_inline)) void widen_all(const std::byte* packed, st
 
 // In blocks, because the compiler cannot vectorise a loop whose results overlap its inputs.
 template <typename Token>
-inline __attribute__((always_inline)) void narrow_all(std::span<std::int64_t> tokens) {
+void narrow_all(std::span<std::int64_t> tokens) {
   std::array<Token, 256> block;
   auto* out = reinterpret_cast<std::byte*>(tokens.data());
   for (std::size_t first = 0; first < tokens.size(); first += block.size()) {
@@ -40,7 +34,7 @@ inline __attribute__((always_inline)) void narrow_all(std::span<std::int64_t> to
 
 }  // namespace
 
-LOCKSTEP_FOR_THIS_PROCESSOR
+LOCKSTEP_VECTORISED
 std::size_t narrow(std::span<std::int64_t> tokens) {
   std::int64_t bits = 0;  // of all tokens, with the complement of negative ones
   std::int64_t sign = 0;
@@ -57,7 +51,7 @@ std::size_t narrow(std::span<std::int64_t> tokens) {
   return sizeof(std::int32_t);
 }
 
-LOCKSTEP_FOR_THIS_PROCESSOR
+LOCKSTEP_VECTORISED
 void widen(const std::byte* packed, std::size_t token_bytes, std::span<std::int64_t> out) {
   if (token_bytes == sizeof(std::uint16_t)) {
     widen_all<std::uint16_t>(packed, out);
@@ -66,7 +60,7 @@ void widen(const std::byte* packed, std::size_t token_bytes, std::span<std::int6
   }
 }
 
-LOCKSTEP_FOR_THIS_PROCESSOR
+LOCKSTEP_VECTORISED
 void count_up(std::span<std::int64_t> out) {
   for (std::size_t i = 0; i < out.size(); ++i) out[i] = static_cast<std::int64_t>(i);
 }

@@ -13,11 +13,11 @@
 #include "common/file_system.h"
 #include "common/leaf/random.h"
 #include "common/units.h"
+#include "runtime/comm/alike.h"
 #include "runtime/comm/communicator.h"
 #include "runtime/comm/control/control_channel.h"
 #include "runtime/comm/failure.h"
 #include "runtime/ddp/comm_hook.h"
-#include "runtime/ddp/replicas.h"
 #include "runtime/train/checkpoint/background.h"
 #include "runtime/train/checkpoint/file_progress.h"
 #include "runtime/train/checkpoint/files_of_items.h"
@@ -134,7 +134,7 @@ checkpoint::WriterOptions Checkpointer::State::writer_options() {
       .rank = world.rank(),
       .ranks = world.size(),
       .node = world.node_name(),
-      .run = ddp::broadcast_text(world.communicator(), random_hex(8), 0, "the name of this run")};
+      .run = comm::broadcast_text(world.communicator(), random_hex(8), 0, "the name of this run")};
   if (!options.read_only) {
     run_with_files("the folder of checkpoints", [&] {
       if (world.rank() != 0) return;
@@ -299,7 +299,7 @@ std::optional<checkpoint::Headers> Checkpointer::State::find_on_all_ranks() {
     damaged = found->damaged;
   });
   const std::string manifest =
-      ddp::broadcast_text(ranks, headers ? to_text(headers->manifest) : std::string(), 0, "the manifest");
+      comm::broadcast_text(ranks, headers ? to_text(headers->manifest) : std::string(), 0, "the manifest");
   if (manifest.empty()) return std::nullopt;
   if (!headers) {
     headers = checkpoint::Headers{.manifest = checkpoint::manifest_from_text(manifest), .bytes = {}};
@@ -312,8 +312,8 @@ std::optional<checkpoint::Headers> Checkpointer::State::find_on_all_ranks() {
     sizes += fmt::format("{} ", bytes.size());
     all += bytes;
   }
-  std::istringstream ends(ddp::broadcast_text(ranks, std::move(sizes), 0, "the sizes of the headers"));
-  all = ddp::broadcast_text(ranks, std::move(all), 0, "the headers of the files");
+  std::istringstream ends(comm::broadcast_text(ranks, std::move(sizes), 0, "the sizes of the headers"));
+  all = comm::broadcast_text(ranks, std::move(all), 0, "the headers of the files");
   std::size_t at = 0;
   for (std::string& bytes : headers->bytes) {
     std::size_t size = 0;
