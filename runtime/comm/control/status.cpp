@@ -1,8 +1,8 @@
 #include "runtime/comm/control/status.h"
 
 #include <algorithm>
-#include <cstring>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <tuple>
 
 #include "common/clock.h"
@@ -14,64 +14,35 @@
 namespace lockstep::comm::control {
 namespace {
 
-class StatusWriter {
- public:
-  template <typename Number>
-  void number(Number value) {
-    bytes_.append(reinterpret_cast<const char*>(&value), sizeof value);
-  }
-  void text(std::string_view text) {
-    number(static_cast<std::uint32_t>(text.size()));
-    bytes_.append(text);
-  }
-  void status(const Status& status) {
-    number(status.rank);
-    number(status.state);
-    number(status.number);
-    number(status.duration_ns);
-    text(status.operation);
-  }
-  std::string take() { return std::move(bytes_); }
+nlohmann::json fields_of(const Status& status) {
+  return {status.rank, static_cast<int>(status.state), status.number, status.duration_ns, status.operation};
+}
 
- private:
-  std::string bytes_;
-};
+Status status_from(const nlohmann::json& fields) {
+  const int state = fields.at(1);
+  if (state < 0 || state > static_cast<int>(RankState::ended)) fail("a rank's status is damaged");
+  return {.rank = fields.at(0),
+          .state = static_cast<RankState>(state),
+          .number = fields.at(2),
+          .duration_ns = fields.at(3),
+          .operation = fields.at(4)};
+}
 
-class StatusReader {
- public:
-  explicit StatusReader(std::string_view bytes) : bytes_(bytes) {}
+// As MessagePack.
+std::string bytes_of(const nlohmann::json& message) {
+  std::string bytes;
+  nlohmann::json::to_msgpack(message, bytes);
+  return bytes;
+}
 
-  template <typename Number>
-  Number number() {
-    Number value{};
-    const std::string_view part = take(sizeof value);
-    std::memcpy(&value, part.data(), sizeof value);
-    return value;
+template <typename Read>
+auto read_message(std::string_view bytes, const Read& read) {
+  try {
+    return read(nlohmann::json::from_msgpack(bytes.begin(), bytes.end()));
+  } catch (const nlohmann::json::exception& error) {
+    fail("a rank's status is damaged: {}", error.what());
   }
-  std::string text() { return std::string(take(number<std::uint32_t>())); }
-  Status status() {
-    Status status;
-    status.rank = number<std::int32_t>();
-    const auto state = number<std::uint8_t>();
-    if (state > static_cast<std::uint8_t>(RankState::ended)) fail("a rank's status is damaged");
-    status.state = static_cast<RankState>(state);
-    status.number = number<std::uint64_t>();
-    status.duration_ns = number<std::uint64_t>();
-    status.operation = text();
-    return status;
-  }
-  bool at_end() const { return bytes_.empty(); }
-
- private:
-  std::string_view take(std::size_t size) {
-    if (bytes_.size() < size) fail("a rank's status is cut short");
-    const std::string_view part = bytes_.substr(0, size);
-    bytes_.remove_prefix(size);
-    return part;
-  }
-
-  std::string_view bytes_;
-};
+}
 
 // "0-2,4"; at most 8 ranges, so that a line stays readable.
 std::string format_ranks(const std::vector<int>& ranks) {
@@ -246,33 +217,28 @@ Status status_of_this_process(int rank) {
 }
 
 std::string pack(const std::vector<Status>& statuses) {
-  StatusWriter writer;
-  for (const Status& status : statuses) writer.status(status);
-  return writer.take();
+  nlohmann::json message = nlohmann::json::array();
+  for (const Status& status : statuses) message.push_back(fields_of(status));
+  return bytes_of(message);
 }
 
 std::vector<Status> unpack_statuses(std::string_view bytes) {
-  StatusReader reader(bytes);
-  std::vector<Status> statuses;
-  while (!reader.at_end()) statuses.push_back(reader.status());
-  return statuses;
+  return read_message(bytes, [](const nlohmann::json& message) {
+    std::vector<Status> statuses;
+    for (const auto& fields : message) statuses.push_back(status_from(fields));
+    return statuses;
+  });
 }
 
 std::string pack(const Overdue& overdue) {
-  StatusWriter writer;
-  writer.text(overdue.operation);
-  writer.number(overdue.seconds);
-  writer.status(overdue.status);
-  return writer.take();
+  return bytes_of({overdue.operation, overdue.seconds, fields_of(overdue.status)});
 }
 
 Overdue unpack_overdue(std::string_view bytes) {
-  StatusReader reader(bytes);
-  Overdue overdue;
-  overdue.operation = reader.text();
-  overdue.seconds = reader.number<std::uint64_t>();
-  overdue.status = reader.status();
-  return overdue;
+  return read_message(bytes, [](const nlohmann::json& message) {
+    return Overdue{
+        .operation = message.at(0), .seconds = message.at(1), .status = status_from(message.at(2))};
+  });
 }
 
 std::string explain_overdue(const Roster& roster, const Overdue& overdue, std::vector<Status> statuses) {

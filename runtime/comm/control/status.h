@@ -41,7 +41,7 @@ struct Status {
 /// The status of this process, from comm/control/activity.h.
 Status status_of_this_process(int rank);
 
-/// For messages between ranks, which must have the same architecture. The unpack functions throw Error for
+/// For messages between ranks. The unpack functions throw Error for
 /// damaged bytes.
 std::string pack(const std::vector<Status>& statuses);
 std::vector<Status> unpack_statuses(std::string_view bytes);

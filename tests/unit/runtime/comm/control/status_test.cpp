@@ -145,7 +145,7 @@ TEST(Status, IsRejectedIfDamaged) {
   EXPECT_THROW(unpack_statuses(bytes.substr(0, bytes.size() - 1)), Error);
   EXPECT_THROW(unpack_statuses(bytes + "x"), Error);
   std::string wrong_state = bytes;
-  wrong_state[4] = 100;
+  wrong_state[3] = 100;  // after two marks of an array and the rank
   EXPECT_THROW(unpack_statuses(wrong_state), Error);
   EXPECT_THROW(unpack_overdue(""), Error);
 }
