@@ -40,7 +40,6 @@ std::vector<comm::Property> properties_of(const DistributedDataParallelOptions& 
           {"option find_unused_parameters", fmt::to_string(options.find_unused_parameters)},
           {"option static_graph", fmt::to_string(options.static_graph)},
           {"option rebuild_buckets", fmt::to_string(options.rebuild_buckets)},
-          {"option autotune_buckets", fmt::to_string(options.autotune_buckets)},
           {"option check_replicas_every", fmt::to_string(options.check_replicas_every)},
           {"option on_replica_drift", options.on_replica_drift == ReplicaDrift::end ? "end" : "rebroadcast"}};
 }
@@ -57,12 +56,10 @@ std::vector<torch::Tensor> parameters_of(const torch::nn::Module& module) {
 }
 
 DistributedDataParallelBase::DistributedDataParallelBase(torch::nn::Module& module, World& world,
-                                                         const DistributedDataParallelOptions& requested)
+                                                         const DistributedDataParallelOptions& options)
     : world_(world), module_(module) {
   auto& communicator = world.communicator();
   communicator.set_step(0);  // an earlier DistributedDataParallel may have counted steps
-  auto options = requested;
-  if (at::globalContext().deterministicAlgorithms()) options.autotune_buckets = false;
   const torch::Device device = ddp::device_of(module);
   comm::check_alike(communicator, kModels, properties_of(options), "options", kBuildAlike);
   if (device.is_cpu()) world_.timer().use_cpu();

@@ -131,7 +131,7 @@ class DistributedDataParallelBase {
   /// waits until all ranks have begun the backward of that step.
   std::int64_t tokens_of_last_step() const;
 
-  /// The options of the constructor, with the current sizes of buckets (autotune_buckets changes them once).
+  /// The options of the constructor.
   const DistributedDataParallelOptions& options() const;
 
   World& world() const { return world_; }

@@ -47,10 +47,6 @@ struct DistributedDataParallelOptions {
   /// Lays out the buckets once more after the first step, in the order in which gradients arrived.
   bool rebuild_buckets = true;
 
-  /// After a few steps, rank 0 measures and chooses first_bucket_bytes and bucket_cap_mb once, for all ranks.
-  /// Has no effect under deterministic algorithms, because another layout gives other bits.
-  bool autotune_buckets = false;
-
   /// Compares the trained parameters of all ranks in every so many synchronised backwards, bit by bit; 0: never.
   /// Ranks with different processors or numbers of threads may round differently, and their models drift apart.
   std::int64_t check_replicas_every = 100;

@@ -76,10 +76,6 @@ Reducer::Reducer(comm::Communicator& host_communicator, comm::Communicator& devi
   if (!(options.bucket_cap_mb > 0)) {
     fail_usage("bucket_cap_mb is {}; it must be more than 0", options.bucket_cap_mb);
   }
-  if (options_.autotune_buckets && options.find_unused_parameters && !options.static_graph) {
-    fail_usage(
-        "autotune_buckets needs the time at which every gradient is ready, but with find_unused_parameters some may be missing; set static_graph as well, or unset one of the two");
-  }
   attach(parameters);
   if (on_device()) observer_.use_clocks(clocks_of(parameters.front().tensor.device()));
 }

@@ -205,7 +205,6 @@ class Reducer {
   void rebuild_once();
   void adopt_gradient_order();
   void lay_out();
-  void tune_once();
   std::vector<ParameterSize> sizes() const;
   BucketSizes bucket_sizes() const;
 

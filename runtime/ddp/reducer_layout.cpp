@@ -113,24 +113,6 @@ void Reducer::adopt_gradient_order() {
   order_.assign(order.begin(), order.end());
 }
 
-void Reducer::tune_once() {
-  if (!options_.autotune_buckets || layout_ != Layout::ordered) return;
-  const auto arrived = [](const Parameter& parameter) {
-    return parameter.arrived > 0 || parameter.expected == 0;
-  };
-  const bool complete = std::all_of(parameters_.begin(), parameters_.end(), arrived);
-  const BucketSizes now = bucket_sizes();
-  const auto chosen = observer_.choose_sizes(complete ? sizes() : std::vector<ParameterSize>{}, now);
-  if (!chosen) return;
-  observer_.forget_sizes();
-  options_.autotune_buckets = false;  // done
-  if (*chosen == now) return;
-  const auto before = assign(order_);
-  options_.first_bucket_bytes = chosen->first_bytes;
-  options_.bucket_cap_mb = static_cast<double>(chosen->cap_bytes) / kMiB;
-  if (assign(order_) != before) lay_out();
-}
-
 BucketSizes Reducer::bucket_sizes() const {
   return {.first_bytes = options_.first_bucket_bytes,
           .cap_bytes = static_cast<std::size_t>(options_.bucket_cap_mb * kMiB)};

@@ -15,7 +15,7 @@ void SyncObserver::use_clocks(DeviceClocks clocks) {
 }
 
 void SyncObserver::begin(std::size_t parameters) {
-  if (device_) device_->begin(parameters, tuner_ != nullptr || measures_order());
+  if (device_) device_->begin(parameters, measures_order());
   newest_.reset();
   trace_ = {};
   trace_.backward_began_ns = monotonic_ns();
@@ -138,17 +138,6 @@ void SyncObserver::add_newest(BackwardSamples& samples, const std::vector<Parame
   }
   BackwardProfile backward = measured_backward(sizes);
   if (!backward.ready_ns.empty()) samples.add(std::move(backward), transfers);
-}
-
-std::optional<BucketSizes> SyncObserver::choose_sizes(const std::vector<ParameterSize>& sizes,
-                                                      const BucketSizes& now) {
-  if (!newest_) return std::nullopt;
-  if (!tuner_) {
-    tuner_ = std::make_unique<BucketTuner>(communicator_);
-    return std::nullopt;
-  }
-  if (!sizes.empty()) add_newest(tuner_->samples(), sizes);
-  return tuner_->choose_together(now);
 }
 
 void SyncObserver::look_at_order(const std::vector<ParameterSize>& sizes, const BucketSizes& now) {

@@ -1,5 +1,5 @@
 // Observes the synchronised backwards of a model: the times of its buckets, the ranks that are late, the share of
-// communication in a step, and the bucket sizes that fit these times. Sums do not depend on it.
+// communication in a step, and what an unfavourable order of the buckets costs. Sums do not depend on it.
 //
 // Threads: the training thread, and the thread that runs backward while the training thread waits for it.
 #pragma once
@@ -15,8 +15,8 @@
 
 #include "common/clock.h"
 #include "runtime/comm/communicator.h"
-#include "runtime/ddp/bucket_size.h"
 #include "runtime/ddp/device_times.h"
+#include "runtime/ddp/exposed_time.h"
 #include "runtime/ddp/lateness.h"
 #include "runtime/ddp/options.h"
 #include "runtime/profile/step_timer.h"
@@ -50,15 +50,8 @@ class SyncObserver {
   /// Called once in each.
   std::vector<std::uint64_t> to_compare();
 
-  /// Called after finish(), on all ranks, with `sizes` if every gradient arrived on this rank. Returns rank 0's choice as
-  /// soon as there are enough steps.
-  std::optional<BucketSizes> choose_sizes(const std::vector<ParameterSize>& sizes, const BucketSizes& now);
-  void forget_sizes() { tuner_.reset(); }
   /// The parameters are others now.
-  void forget_parameters() {
-    forget_sizes();
-    order_check_.reset();
-  }
+  void forget_parameters() { order_check_.reset(); }
 
   /// From now on look_at_order() measures what it costs that buckets have the parameters in this order.
   void measure_order(std::vector<std::size_t> order) {
@@ -85,7 +78,6 @@ class SyncObserver {
   std::vector<std::uint64_t> ready_ns_;        // by parameter
   std::vector<comm::WorkTimes> times_;         // by bucket
   std::optional<Lateness::StepTimes> newest_;  // whose times are all known
-  std::unique_ptr<BucketTuner> tuner_;
   struct OrderCheck {
     std::vector<std::size_t> order;  // of the parameters in the buckets
     BackwardSamples samples;

@@ -82,37 +82,6 @@ TEST_F(DeviceTimesOfRanks, AreInTheRecord) {
   EXPECT_GT(reduced.bytes, 0U);
 }
 
-TEST_F(DeviceTimesOfRanks, ChooseTheSizeOfBuckets) {
-  if (world().size() == 1) GTEST_SKIP() << "needs 2 ranks";
-  Net net;
-  Net alone;
-  net->to(device());
-  auto options = small_buckets();
-  options.autotune_buckets = true;
-  DistributedDataParallel ddp(net, world(), options);
-  for (std::size_t i = 0; i < alone->parameters().size(); ++i)
-    alone->parameters()[i].set_data(net->parameters()[i].cpu());
-  int step = 0;
-  for (; step < 40 && ddp.options().autotune_buckets; ++step) {
-    ddp(rows(2, 1).to(device())).sum().backward();
-    net->parameters().front().grad().sum().item<double>();
-    net->zero_grad();
-  }
-  EXPECT_FALSE(ddp.options().autotune_buckets) << "chosen, once";
-  EXPECT_GT(step, 5) << "from several backwards, each read some steps later";
-  std::vector<std::int64_t> sizes = {static_cast<std::int64_t>(ddp.options().first_bucket_bytes),
-                                     std::llround(ddp.options().bucket_cap_mb * (1 << 20))};
-  EXPECT_TRUE(same_bits_everywhere(torch::tensor(sizes)));
-  // The next backward uses the new buckets.
-  ddp(rows(2, 1).to(device())).sum().backward();
-  alone(rows(2, 1)).sum().backward();
-  for (std::size_t i = 0; i < alone->parameters().size(); ++i) {
-    EXPECT_TRUE(
-        torch::allclose(net->parameters()[i].grad().cpu(), alone->parameters()[i].grad(), 1e-12, 1e-14))
-        << i;
-  }
-}
-
 // A device whose marks are numbers, and which has passed those up to `passed`.
 struct FakeClock : profile::DeviceClock {
   explicit FakeClock(std::shared_ptr<std::uint64_t> passing) : passed(std::move(passing)) {}

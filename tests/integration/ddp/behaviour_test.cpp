@@ -39,7 +39,6 @@ TEST(Replicas, StayBitwiseIdenticalOverManySteps) {
 std::uint64_t operations_of_a_step(DistributedDataParallelOptions options, bool buffers, bool by_count) {
   options.bucket_cap_mb = 1;
   options.first_bucket_bytes = 1 << 20;
-  options.autotune_buckets = false;
   Net net;
   if (buffers) {
     for (const auto type : {torch::kDouble, torch::kLong, torch::kDouble})

@@ -262,35 +262,5 @@ TEST(Lateness, IsWrittenToTheRecord) {
   EXPECT_GT(after.comm_transfer_ns, before.comm_transfer_ns);
 }
 
-TEST(AutotunedBuckets, AreChosenOnceAndEquallyOnAllRanks) {
-  Net net;
-  auto options = small_buckets();
-  options.autotune_buckets = true;
-  DistributedDataParallel ddp(net, world(), options);
-  Net alone = copy_of(net);
-  for (int step = 0; step < 12; ++step) {
-    const auto input = rows(2 * world().size(), 500 + static_cast<std::uint64_t>(step));
-    const auto mine = my_part(input);
-    torch::mse_loss(ddp(mine), mine).backward();
-    torch::mse_loss(alone(input), input).backward();
-    EXPECT_LE(gradient_difference(*net, *alone), 1e-12) << "step " << step;
-    net->zero_grad();
-    alone->zero_grad();
-  }
-  if (world().size() == 1) return;
-  EXPECT_FALSE(ddp.options().autotune_buckets) << "chosen only once";
-  EXPECT_TRUE(same_bits_everywhere(torch::tensor({ddp.options().bucket_cap_mb}, torch::kDouble)));
-}
-
-TEST(AutotunedBuckets, AreOffUnderDeterministicAlgorithms) {
-  at::globalContext().setDeterministicAlgorithms(true, false);
-  auto layer = one_weight();
-  auto options = small_buckets();
-  options.autotune_buckets = true;
-  const DistributedDataParallel ddp(layer, world(), options);
-  EXPECT_FALSE(ddp.options().autotune_buckets);
-  at::globalContext().setDeterministicAlgorithms(false, false);
-}
-
 }  // namespace
 }  // namespace lockstep::testing

@@ -1,18 +1,15 @@
-// Finds the bucket sizes that leave the shortest communication after backward's end. Large buckets save
-// latency, small ones start earlier. The better choice depends on the network and on the times at which
-// gradients are ready; both are measured. The model: a transfer of n bytes lasts latency + n × time per byte,
-// and transfers run one after the other, in parallel with backward.
+// Predicts how long communication continues after backward's end, from the times at which gradients are ready and from
+// measured transfers. Large buckets save latency, small ones start earlier. The model: a transfer of n bytes lasts
+// latency + n × time per byte, and transfers run one after the other, in parallel with backward.
 //
-// Threads: the functions may be called from any thread; BucketTuner belongs to the training thread.
+// Threads: the functions may be called from any thread.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <vector>
 
-#include "runtime/comm/communicator.h"
 #include "runtime/ddp/bucketing.h"
 
 namespace lockstep::ddp {
@@ -33,7 +30,6 @@ TransferCost fit_cost(std::span<const Transfer> transfers);
 struct BucketSizes {
   std::size_t first_bytes = 0;
   std::size_t cap_bytes = 0;
-  bool operator==(const BucketSizes&) const = default;
 };
 
 /// The times of one backward without communication.
@@ -48,11 +44,6 @@ struct BackwardProfile {
 double predict_exposed_ns(const BackwardProfile& backward, const TransferCost& cost,
                           const BucketSizes& sizes);
 
-/// The sizes with the shortest exposed time. Keeps `current` if the gain is less than a hundredth of the time
-/// that one transfer of all gradients takes.
-BucketSizes choose_bucket_sizes(const BackwardProfile& backward, const TransferCost& cost,
-                                const BucketSizes& current);
-
 /// The backwards and transfers of a few steps.
 class BackwardSamples {
  public:
@@ -64,30 +55,11 @@ class BackwardSamples {
 
   /// Has the median of each time, so that one disturbed step does not decide.
   BackwardProfile typical() const;
-  /// Of these transfers and `more`.
-  TransferCost cost(std::span<const Transfer> more = {}) const;
+  TransferCost cost() const { return fit_cost(transfers_); }
 
  private:
   std::vector<BackwardProfile> steps_;
   std::vector<Transfer> transfers_;
-};
-
-/// Collects a few steps, then rank 0 chooses for all ranks.
-class BucketTuner {
- public:
-  /// Measures the latency; all ranks call it.
-  explicit BucketTuner(comm::Communicator& communicator);
-
-  /// Add a step only if all of its gradients arrived on this rank.
-  BackwardSamples& samples() { return samples_; }
-
-  /// Called after each step, on all ranks. Returns rank 0's choice as soon as that has enough steps.
-  std::optional<BucketSizes> choose_together(const BucketSizes& current);
-
- private:
-  comm::Communicator& communicator_;
-  Transfer latency_;  // of the smallest operation
-  BackwardSamples samples_;
 };
 
 }  // namespace lockstep::ddp

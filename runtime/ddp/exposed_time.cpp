@@ -1,4 +1,4 @@
-#include "runtime/ddp/bucket_size.h"
+#include "runtime/ddp/exposed_time.h"
 
 #include <algorithm>
 #include <array>
@@ -6,14 +6,8 @@
 #include <utility>
 
 #include "common/median.h"
-#include "runtime/ddp/lateness.h"
 
 namespace lockstep::ddp {
-namespace {
-
-constexpr std::size_t kSmallest = std::size_t{64} << 10;
-
-}  // namespace
 
 TransferCost fit_cost(std::span<const Transfer> transfers) {
   const auto count = static_cast<double>(transfers.size());
@@ -52,27 +46,6 @@ double predict_exposed_ns(const BackwardProfile& backward, const TransferCost& c
   return std::max(0.0, free_at - static_cast<double>(backward.length_ns));
 }
 
-BucketSizes choose_bucket_sizes(const BackwardProfile& backward, const TransferCost& cost,
-                                const BucketSizes& current) {
-  std::size_t total = 0;
-  for (const auto& parameter : backward.parameters) total += parameter.bytes;
-
-  BucketSizes best = current;
-  double shortest = predict_exposed_ns(backward, cost, current);
-  const double worth = (cost.latency_ns + cost.ns_per_byte * static_cast<double>(total)) / 100;
-  for (std::size_t cap = kSmallest;; cap *= 2) {
-    for (std::size_t first = kSmallest; first <= cap; first *= 2) {
-      const BucketSizes sizes{.first_bytes = first, .cap_bytes = cap};
-      const double exposed = predict_exposed_ns(backward, cost, sizes);
-      if (exposed >= shortest - worth) continue;
-      shortest = exposed;
-      best = sizes;
-    }
-    if (cap >= total) break;
-  }
-  return best;
-}
-
 void BackwardSamples::add(BackwardProfile backward, std::span<const Transfer> transfers) {
   steps_.push_back(std::move(backward));
   transfers_.insert(transfers_.end(), transfers.begin(), transfers.end());
@@ -95,30 +68,6 @@ BackwardProfile BackwardSamples::typical() const {
   std::stable_sort(typical.order.begin(), typical.order.end(),
                    [&](std::size_t a, std::size_t b) { return typical.ready_ns[a] < typical.ready_ns[b]; });
   return typical;
-}
-
-TransferCost BackwardSamples::cost(std::span<const Transfer> more) const {
-  std::vector<Transfer> transfers(more.begin(), more.end());
-  transfers.insert(transfers.end(), transfers_.begin(), transfers_.end());
-  return fit_cost(transfers);
-}
-
-BucketTuner::BucketTuner(comm::Communicator& communicator)
-    : communicator_(communicator),
-      latency_{.bytes = sizeof(std::int64_t), .ns = measure_latency(communicator)} {
-}
-
-std::optional<BucketSizes> BucketTuner::choose_together(const BucketSizes& current) {
-  std::array<std::int64_t, 2> sizes{};
-  if (communicator_.rank() == 0 && samples_.enough()) {
-    const BucketSizes best = choose_bucket_sizes(samples_.typical(), samples_.cost({&latency_, 1}), current);
-    sizes = {static_cast<std::int64_t>(best.first_bytes), static_cast<std::int64_t>(best.cap_bytes)};
-  }
-  communicator_.broadcast({sizes.data(), sizes.size(), comm::DataType::i64}, 0, "the size of buckets")
-      ->wait();
-  if (sizes[1] == 0) return std::nullopt;
-  return BucketSizes{.first_bytes = static_cast<std::size_t>(sizes[0]),
-                     .cap_bytes = static_cast<std::size_t>(sizes[1])};
 }
 
 }  // namespace lockstep::ddp

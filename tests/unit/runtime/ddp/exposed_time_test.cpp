@@ -1,8 +1,6 @@
-#include "runtime/ddp/bucket_size.h"
+#include "runtime/ddp/exposed_time.h"
 
 #include <gtest/gtest.h>
-
-#include "runtime/comm/single/communicator.h"
 
 namespace lockstep::ddp {
 namespace {
@@ -54,53 +52,6 @@ TEST(ExposedTime, WaitsForEarlierBucketsThatAreLate) {
   backward.ready_ns = {10, 30};  // the first bucket is ready last
   backward.length_ns = 30;
   EXPECT_NEAR(predict_exposed_ns(backward, {.latency_ns = 4, .ns_per_byte = 0}, {kMiB, kMiB}), 8, 1e-9);
-}
-
-TEST(BucketSizes, AreSmallWithoutLatency) {
-  const BucketSizes current{.first_bytes = kMiB, .cap_bytes = 25 * kMiB};
-  const auto chosen =
-      choose_bucket_sizes(evenly(64, 1'000'000), {.latency_ns = 0, .ns_per_byte = 0.5}, current);
-  EXPECT_LE(chosen.cap_bytes, kMiB);
-}
-
-TEST(BucketSizes, AreLargeIfLatencyDominates) {
-  const BucketSizes current{.first_bytes = kMiB, .cap_bytes = kMiB};
-  const auto chosen =
-      choose_bucket_sizes(evenly(64, 1'000), {.latency_ns = 5'000'000, .ns_per_byte = 0}, current);
-  EXPECT_EQ(chosen.first_bytes, 64 * kMiB) << "all gradients in one bucket";
-}
-
-TEST(BucketSizes, StayIfNothingIsGained) {
-  const BucketSizes current{.first_bytes = 2 * kMiB, .cap_bytes = 7 * kMiB};
-  EXPECT_EQ(choose_bucket_sizes(evenly(8, 1'000), {}, current), current);
-}
-
-TEST(BucketSizes, AreNeverWorseThanTheCurrentOnes) {
-  for (const double latency : {0.0, 1e4, 1e6}) {
-    for (const double per_byte : {0.0, 0.1, 10.0}) {
-      const BackwardProfile backward = evenly(20, 300'000);
-      const TransferCost cost{.latency_ns = latency, .ns_per_byte = per_byte};
-      const BucketSizes current{.first_bytes = kMiB, .cap_bytes = 5 * kMiB};
-      EXPECT_LE(predict_exposed_ns(backward, cost, choose_bucket_sizes(backward, cost, current)),
-                predict_exposed_ns(backward, cost, current));
-    }
-  }
-}
-
-TEST(BucketTuner, ChoosesAfterAFewSteps) {
-  const auto alone = comm::make_single_communicator("here");
-  BucketTuner tuner(*alone);
-  const BucketSizes current{.first_bytes = kMiB, .cap_bytes = 25 * kMiB};
-  int steps = 0;
-  std::optional<BucketSizes> chosen;
-  for (; !chosen; ++steps) {
-    ASSERT_LT(steps, 20);
-    const std::vector<Transfer> transfers{{25 * kMiB, 25'000'000}, {kMiB, 1'000'000}};
-    tuner.samples().add(evenly(64, 1'000'000), transfers);
-    chosen = tuner.choose_together(current);
-  }
-  EXPECT_GT(steps, 1);
-  EXPECT_LT(chosen->cap_bytes, current.cap_bytes);
 }
 
 }  // namespace
