@@ -1,5 +1,5 @@
-// Compares values that must be the same on all ranks: a model's tensors, options, the inputs of a plan. Where each rank
-// computes them for itself, a difference would have no other sign.
+// Compares values that must be the same on all ranks: a model's tensors, options, the inputs of a plan. If each rank
+// computes them separately, a difference has no other sign.
 //
 // Threads: the thread that uses the communicator.
 #pragma once

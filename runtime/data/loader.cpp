@@ -33,7 +33,7 @@
 namespace lockstep::data {
 namespace {
 
-// Collective. Each rank plans for itself, and no plan is sent: if a rank had other data, options or another state, the ranks
+// Collective. Each rank plans separately, and no plan is sent: if a rank had other data, options or another state, the ranks
 // would train on some samples twice and on others never.
 void check_loaders(comm::Communicator& communicator, const std::vector<comm::Property>& inputs) {
   comm::check_alike(communicator, "the ranks' loaders", inputs, "the loaders' inputs",
