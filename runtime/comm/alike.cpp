@@ -56,8 +56,7 @@ void check_alike(Communicator& communicator, std::string_view subject,
              value(theirs), rank, remedy);
 }
 
-std::string broadcast_text(Communicator& communicator, std::string text, int root,
-                           std::string_view label) {
+std::string broadcast_text(Communicator& communicator, std::string text, int root, std::string_view label) {
   auto bytes = static_cast<std::int64_t>(text.size());
   communicator.broadcast({&bytes, 1, DataType::i64}, root, label)->wait();
   text.resize(static_cast<std::size_t>(bytes));

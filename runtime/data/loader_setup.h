@@ -30,7 +30,7 @@ Lengths planned_lengths(const pack::Reader& reader, const PlanOptions& plan, con
 
 /// The values that determine the plan. They must be the same on all ranks.
 std::vector<comm::Property> plan_inputs(const Lengths& lengths, const PlanOptions& plan,
-                                     const LoaderOptions& options);
+                                        const LoaderOptions& options);
 
 /// `reader` and `lengths` must outlive the builder.
 std::unique_ptr<HostBatchBuilder> make_builder(const pack::Reader& reader, const Lengths& lengths,

@@ -65,7 +65,7 @@ LoaderState state_from_text(std::string_view text) {
 }
 
 std::string summary_of(std::string_view text) {
-  if (text.empty()) return {};
+  if (text.empty()) return "none";
   const LoaderState state = state_from_text(text);
   return fmt::format("epoch {} after {} steps ({:016x})", state.epoch, state.plan.steps,
                      XXH3_64bits(text.data(), text.size()));

@@ -32,7 +32,7 @@ struct LoaderState {
 std::string to_text(const LoaderState& state);
 LoaderState state_from_text(std::string_view text);
 
-/// A short text that differs between different states: "epoch 3 after 17 steps (4f1c…)". Empty for an empty
+/// A short text that differs between different states: "epoch 3 after 17 steps (4f1c…)". "none" for an empty
 /// text.
 std::string summary_of(std::string_view text);
 

@@ -89,12 +89,12 @@ std::vector<std::string> slow_settings(const TrainingSettings& settings, int cpu
 void apply_settings(World& world, const TrainingSettings& settings) {
   const bool cuda = at::hasCUDA();
   comm::check_alike(world.communicator(), "the ranks' settings",
-                   {{"setting deterministic", fmt::to_string(settings.deterministic)},
-                    {"setting cudnn_benchmark", fmt::to_string(settings.cudnn_benchmark)},
-                    {"setting matmul_precision", name_of(settings.matmul_precision)},
-                    {"setting cudnn_tf32", fmt::to_string(settings.cudnn_tf32)},
-                    {"setting anomaly_mode", fmt::to_string(settings.anomaly_mode)}},
-                   "settings", "give all ranks the same settings");
+                    {{"setting deterministic", fmt::to_string(settings.deterministic)},
+                     {"setting cudnn_benchmark", fmt::to_string(settings.cudnn_benchmark)},
+                     {"setting matmul_precision", name_of(settings.matmul_precision)},
+                     {"setting cudnn_tf32", fmt::to_string(settings.cudnn_tf32)},
+                     {"setting anomaly_mode", fmt::to_string(settings.anomaly_mode)}},
+                    "settings", "give all ranks the same settings");
   train::check_settings(settings, cuda);
   set(settings);
   if (world.rank() != 0) return;

@@ -140,8 +140,9 @@ TEST_F(LoaderTest, RanksThatDoNotPlanTheSameAreTold) {
   if (world().size() == 1) GTEST_SKIP() << "needs two ranks";
   const ShorterOnTheLastRank reader(*reader_);
   Loader loader(reader, options(), world());
-  EXPECT_THAT([&] { loader.begin(); }, ThrowsMessage<Error>(AllOf(HasSubstr("the ranks' loaders differ: the plan from step 0 on is "),
-                                                                  HasSubstr(" on rank 0 and "))));
+  EXPECT_THAT([&] { loader.begin(); },
+              ThrowsMessage<Error>(AllOf(HasSubstr("the ranks' loaders differ: the plan from step 0 on is "),
+                                         HasSubstr(" on rank 0 and "))));
 }
 
 // On the last rank, sample 7 is longer than the cap.
