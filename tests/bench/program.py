@@ -24,7 +24,11 @@ def end_with_parent():
 def started(command, **more):
     """A process that does not outlive the block, nor the benchmark."""
     words = [str(word) for word in command]
-    with subprocess.Popen(words, stdin=subprocess.DEVNULL, preexec_fn=end_with_parent, **more) as process:
+    try:
+        running = subprocess.Popen(words, stdin=subprocess.DEVNULL, preexec_fn=end_with_parent, **more)
+    except OSError as error:
+        raise Failure(f"cannot start {words[0]}: {error.strerror}") from None
+    with running as process:
         try:
             yield process
         finally:
