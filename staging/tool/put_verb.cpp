@@ -27,6 +27,7 @@ struct PutArguments {
   std::string cache;
   std::string verify = "quick";
   int threads = 0;
+  std::size_t lanes = 0;
   std::vector<std::string> nodes;
   std::uint32_t node_id = 0;
   std::string key_file;
@@ -84,6 +85,7 @@ void run_put(const Tool& tool, const PutArguments& arguments) {
   options.cache_dir = arguments.cache;
   options.verify = parse_verify(arguments.verify);
   options.threads = arguments.threads;
+  options.sizes.lanes = arguments.lanes;
   const auto size = [](const std::string& text) { return text.empty() ? 0 : parse_bytes(text); };
   options.limits.quota = size(arguments.quota);
   options.limits.total = size(arguments.total);
@@ -136,6 +138,9 @@ void add_put_verb(Tool& tool) {
           "HOST[:PORT] of each node that puts the same sources at the same time; each reads a part and passes it on")
       ->delimiter(',');
   verb.add_option("--node-id", arguments->node_id, "This node's place in --nodes, from 0");
+  verb.add_option("--lanes", arguments->lanes,
+                  "With --nodes: connections to receive on at a time, up to 16; 0: automatic")
+      ->check(CLI::Range(0, 16));
   verb.add_option(
           "--source-patience", arguments->call_timeout,
           "With --nodes: seconds after which a call to the source or to this node's disk that does not return fails the put; 0: 300, plus 1 for each node")

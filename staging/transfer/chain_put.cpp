@@ -120,6 +120,7 @@ void ChainPut::prepare() {
 // One connection decrypts about 1 GB/s on one core. Several make sense if there is more to receive than the first one
 // would carry in a moment, and if cores are left for them.
 std::size_t ChainPut::lanes() const {
+  if (const std::size_t lanes = sources_.front()->context().options.sizes.lanes; lanes > 0) return lanes;
   constexpr std::size_t kMaxLanes = 4;
   constexpr std::size_t kChunksOfLane = 64;
   constexpr std::size_t kCoresOfLane = 4;

@@ -69,6 +69,9 @@ struct PutSizes {
   /// After that many bytes the copy is synced, so that a killed one continues from there. The same on all nodes.
   std::uint64_t mark_bytes = std::uint64_t{256} << 20U;
   std::size_t buffers = 16;  ///< chunks in memory at once
+  /// Connections to the predecessor at a time, one thread each; 0: as many as this machine's cores and the data make
+  /// sensible (ChainPut::lanes()).
+  std::size_t lanes = 0;
 };
 
 struct PutOptions {

@@ -38,6 +38,7 @@ def arguments():
         "--bandwidth", type=number,
         help="bytes per second of the metered source (default 200e6), or of a simulated link (12.5e9)"
     )  # fmt: skip
+    parser.add_argument("--lanes", type=int, default=0, help="connections between two nodes, up to 16 (default 0: automatic)")
     parser.add_argument("--slow-node", type=int, default=0, help="bytes per second that the last node may read")
     parser.add_argument("--metered-bytes", type=int, default=1 << 30, help="of the cooperative case (default 1 GiB)")
     parser.add_argument("--files", type=int, default=2_000, help="files of 2 KB in the small_files case (default 2000)")
@@ -249,6 +250,8 @@ def put_together(world, mounts):
         nodes = []
         for node, mount in enumerate(mounts):
             more = ["--nodes", addresses, "--node-id", str(node)] if len(mounts) > 1 else []
+            if world.chosen.lanes and more:
+                more += ["--lanes", str(world.chosen.lanes)]
             if world.chosen.slow_node and 0 < node == len(mounts) - 1:
                 more += ["--bandwidth", str(world.chosen.slow_node)]
             put = world.start_put(mount / "data", node, *more, LOCKSTEP_RENDEZVOUS_KEY="benchmark")

@@ -46,10 +46,41 @@ struct Exchange::Feed {
 
 struct Exchange::Client {
   UniqueFd socket;
-  int fd = -1;  // while it is open; this and `authenticated` under the exchange's mutex
+  int fd = -1;  // while it is open; this and the next two under the exchange's mutex
   bool authenticated = false;
+  std::optional<std::size_t> in_use;  // the topic whose chunks its thread uses at the moment
   std::thread thread;
   std::atomic<bool> ended = false;
+};
+
+/// Gets the chunks of a topic for a client's thread. withdraw() waits until this object ends.
+class Exchange::ChunksInUse {
+ public:
+  ChunksInUse(Exchange& exchange, Client& client, std::size_t topic) : exchange_(exchange), client_(client) {
+    const std::lock_guard lock(exchange_.mutex_);
+    const auto found = exchange_.topics_.find(topic);
+    if (found == exchange_.topics_.end() || !found->second.chunks) return;
+    chunks_ = found->second.chunks;
+    client_.in_use = topic;
+  }
+  ~ChunksInUse() {
+    if (!chunks_) return;
+    {
+      const std::lock_guard lock(exchange_.mutex_);
+      client_.in_use.reset();
+    }
+    exchange_.unused_.notify_all();
+  }
+  ChunksInUse(const ChunksInUse&) = delete;
+  ChunksInUse& operator=(const ChunksInUse&) = delete;
+
+  /// Null if the topic has no chunks at the moment.
+  const std::shared_ptr<StreamChunks>& get() const { return chunks_; }
+
+ private:
+  Exchange& exchange_;
+  Client& client_;
+  std::shared_ptr<StreamChunks> chunks_;
 };
 
 Exchange::Exchange(const Options& options)
@@ -94,7 +125,7 @@ void Exchange::accept_all() {
     UniqueFd socket(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC));
     try {
       if (!socket) fail_errno("accept");
-      if (!ended_) take_client(std::move(socket));
+      take_client(std::move(socket));
     } catch (const std::exception&) {
       // No descriptor or no thread is left: the next connection waits in the socket's queue.
       drop_oldest_unauthenticated();
@@ -105,6 +136,7 @@ void Exchange::accept_all() {
 
 void Exchange::take_client(UniqueFd socket) {
   const std::lock_guard lock(mutex_);
+  if (ended_) return;  // end() has closed the others
   Client& client = clients_.emplace_back();
   client.fd = socket.get();
   client.socket = std::move(socket);
@@ -158,14 +190,14 @@ void Exchange::serve_client(Client& client) {
       const std::lock_guard lock(mutex_);
       client.authenticated = true;
     }
-    talk(link);
+    talk(client, link);
   } catch (const std::exception&) {
     // The connection was not authenticated, or is lost; the other side reports that.
   }
   client.ended = true;
 }
 
-void Exchange::talk(PeerLink& link) {
+void Exchange::talk(Client& client, PeerLink& link) {
   const milliseconds alive_every = options_.timeouts.silence / 5;
   Feed feed;
   auto now = std::chrono::steady_clock::now();
@@ -175,19 +207,16 @@ void Exchange::talk(PeerLink& link) {
     bool busy = false;
     if (now >= look_at) {
       if (const std::optional<std::string> line = link.receive(milliseconds(0))) {
-        take_request(link, feed, *line);
+        take_request(client, link, feed, *line);
         busy = true;
       } else {
         look_at = now + kBusyLook;
       }
     }
-    {
-      const std::shared_lock in_use(serving_);
-      if (send_next(link, feed)) {
-        busy = true;
-      } else {
-        look_at = now;
-      }
+    if (send_next(client, link, feed)) {
+      busy = true;
+    } else {
+      look_at = now;
     }
     now = std::chrono::steady_clock::now();
     if (busy) {
@@ -197,12 +226,6 @@ void Exchange::talk(PeerLink& link) {
       sent = now;
     }
   }
-}
-
-std::shared_ptr<StreamChunks> Exchange::chunks_of(std::size_t topic) {
-  const std::lock_guard lock(mutex_);
-  const auto found = topics_.find(topic);
-  return found == topics_.end() ? nullptr : found->second.chunks;
 }
 
 // Waits for a moment; nullptr if it is not here yet.
@@ -218,7 +241,7 @@ std::shared_ptr<const std::string> Exchange::wait_for_list(std::size_t topic, st
   return list;
 }
 
-void Exchange::take_request(PeerLink& link, Feed& feed, const std::string& line) {
+void Exchange::take_request(Client& client, PeerLink& link, Feed& feed, const std::string& line) {
   const std::vector<std::string> words = words_of(line);
   if (words.size() < 2) throw PeerError("unexpected message");
   const std::size_t topic = parse_number(words[1]);
@@ -245,18 +268,20 @@ void Exchange::take_request(PeerLink& link, Feed& feed, const std::string& line)
   if (words[0] == "cancel") return;
   feed.requested.insert(feed.requested.end(), numbers.begin(), numbers.end());
   if (words[0] == "again") return;
-  const std::shared_lock in_use(serving_);
-  if (const auto chunks = chunks_of(topic)) chunks->schedule.take_over(numbers);
+  const ChunksInUse chunks(*this, client, topic);
+  if (chunks.get()) chunks.get()->schedule.take_over(numbers);
   feed.said_idle = false;
 }
 
 // Sends one thing that is wanted and here, or waits for a moment and returns false.
-bool Exchange::send_next(PeerLink& link, Feed& feed) {
+bool Exchange::send_next(Client& client, PeerLink& link, Feed& feed) {
   if (!feed.lists.empty()) return send_list(link, feed);
-  const std::shared_ptr<StreamChunks> chunks = chunks_of(feed.topic);
-  if (!feed.wanted.empty() && chunks) {
-    if (std::exchange(feed.from, chunks) != chunks) feed.next = 0;
-    return send_chunk(link, feed, *chunks);
+  if (!feed.wanted.empty()) {
+    const ChunksInUse chunks(*this, client, feed.topic);
+    if (chunks.get()) {
+      if (std::exchange(feed.from, chunks.get()) != chunks.get()) feed.next = 0;
+      return send_chunk(link, feed, *chunks.get());
+    }
   }
   std::unique_lock lock(mutex_);
   serves_more_.wait_for(lock, options_.timeouts.look);
@@ -331,11 +356,14 @@ void Exchange::serve_chunks(std::size_t topic, std::shared_ptr<StreamChunks> chu
 }
 
 void Exchange::withdraw(std::size_t topic) {
-  {
-    const std::lock_guard lock(mutex_);
-    topics_.erase(topic);
+  std::unique_lock lock(mutex_);
+  topics_.erase(topic);
+  const auto uses = [topic](const Client& client) { return client.in_use == topic; };
+  // A successor that takes nothing would hold this node up. It gets what it lacks elsewhere.
+  for (const Client& client : clients_) {
+    if (uses(client) && client.fd >= 0) ::shutdown(client.fd, SHUT_RDWR);
   }
-  const std::unique_lock unused(serving_);
+  unused_.wait(lock, [&] { return std::none_of(clients_.begin(), clients_.end(), uses); });
 }
 
 std::unique_ptr<PeerLink> Exchange::connect(const std::vector<std::string>& hosts, int port,

@@ -48,7 +48,6 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <shared_mutex>
 #include <string>
 #include <thread>
 #include <vector>
@@ -96,7 +95,8 @@ class Exchange {
   /// earlier; they wait.
   void serve_list(std::size_t topic, std::size_t source, std::shared_ptr<const std::string> list);
   void serve_chunks(std::size_t topic, std::shared_ptr<StreamChunks> chunks);
-  /// Stops serving a topic. Returns when no thread uses its list or chunks any longer.
+  /// Stops serving a topic, and breaks connections that are sending its chunks. Returns when no thread uses them any
+  /// longer.
   void withdraw(std::size_t topic);
 
   /// Connects to another node; both authenticate. Throws PeerError.
@@ -110,17 +110,17 @@ class Exchange {
   };
   struct Client;
   struct Feed;
+  class ChunksInUse;
 
   void accept_all();
   void serve_client(Client& client);
-  void talk(PeerLink& link);
+  void talk(Client& client, PeerLink& link);
   void take_client(UniqueFd socket);
   bool may_accept();
   void drop_oldest_unauthenticated();
-  std::shared_ptr<StreamChunks> chunks_of(std::size_t topic);
   std::shared_ptr<const std::string> wait_for_list(std::size_t topic, std::size_t source);
-  void take_request(PeerLink& link, Feed& feed, const std::string& line);
-  bool send_next(PeerLink& link, Feed& feed);
+  void take_request(Client& client, PeerLink& link, Feed& feed, const std::string& line);
+  bool send_next(Client& client, PeerLink& link, Feed& feed);
   bool send_list(PeerLink& link, Feed& feed);
   bool send_chunk(PeerLink& link, Feed& feed, StreamChunks& chunks);
   void send_one(PeerLink& link, std::size_t topic, StreamChunks& chunks, std::size_t chunk);
@@ -133,7 +133,7 @@ class Exchange {
   ChunkBuffers buffers_;
   std::mutex mutex_;
   std::condition_variable serves_more_;
-  std::shared_mutex serving_;  // shared by the threads that use what is served
+  std::condition_variable unused_;  // a thread no longer uses the chunks of a topic
   std::map<std::size_t, Topic> topics_;
   std::list<Client> clients_;
   std::thread acceptor_;

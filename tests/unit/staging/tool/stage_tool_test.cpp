@@ -60,7 +60,7 @@ TEST_F(StageTool, NodesThatPutTogetherReadTheSourceOnce) {
       return run_process({"env", "-u", "XDG_CONFIG_HOME", "-u", "LOCKSTEP_RENDEZVOUS_KEY",
                           "HOME=" + at("home"), LOCKSTEP_STAGE, "put", at("p"), "--cache",
                           at("cache") + std::to_string(node), "--nodes", "127.0.0.1,localhost", "--node-id",
-                          std::to_string(node), "--json"});
+                          std::to_string(node), "--lanes", "2", "--json"});
     });
   };
   std::array<std::future<ProcessResult>, 2> running = {put(0), put(1)};

@@ -17,6 +17,7 @@
 #include "staging/pack/index.h"
 #include "staging/transfer/exchange/exchange.h"
 #include "tests/unit/staging/transfer/nodes_world.h"
+#include "tests/unit/staging/watched_file_system.h"
 
 namespace lockstep::transfer {
 namespace {
@@ -27,6 +28,7 @@ using staging_test::content_of;
 using staging_test::wait_for;
 using std::chrono::seconds;
 using std::chrono::steady_clock;
+using testing::AllOf;
 using testing::HasSubstr;
 
 class TransferNodes : public NodesTest {
@@ -50,6 +52,9 @@ class TransferNodes : public NodesTest {
     }
   }
 };
+
+using TransferNodesLanes = WithLanes<TransferNodes>;
+INSTANTIATE_TEST_SUITE_P(Lanes, TransferNodesLanes, kLanes);
 
 TEST_F(TransferNodes, ReadTheSourceOnceWhateverTheirNumber) {
   const fs::path pack = make_large_pack("p", 300);
@@ -113,7 +118,7 @@ TEST_F(TransferNodes, NodeThatSeesOtherTimesAdoptsTheFirstNodesIdentity) {
   }
 }
 
-TEST_F(TransferNodes, NodeThatIsKilledEndsTheOthersByNameAndTheNextCallGoesOn) {
+TEST_P(TransferNodesLanes, NodeThatIsKilledEndsTheOthersByNameAndTheNextCallGoesOn) {
   const fs::path pack = make_large_pack("p", 300);
   SourceReads dies(pack, [](const SourceRead& read) {
     if (read.n == 6) ::raise(SIGKILL);
@@ -129,7 +134,56 @@ TEST_F(TransferNodes, NodeThatIsKilledEndsTheOthersByNameAndTheNextCallGoesOn) {
   expect_good(put_on(3, pack), pack);
 }
 
-TEST_F(TransferNodes, NodeThatStopsForAWhileIsReplacedByTheSource) {
+// With several connections, their threads must not keep the failing node from telling the others.
+TEST_P(TransferNodesLanes, NodeThatFailsInAnyPhaseEndsAllWithinSeconds) {
+  const fs::path pack = make_large_pack("p", 300);
+  const std::uint64_t data = size_of(pack) - fs::file_size(pack / pack::kIndexName);
+  std::atomic<std::uint64_t> written = 0;  // of the shards, by the failing node
+  const auto part_of_copy = [&written](const FileCall& call) {
+    const bool shard = call.kind == FileCall::Kind::write && fs::path(call.path).extension() == ".tar";
+    if (shard) written += call.size;
+    return shard;
+  };
+  using Fails = std::function<bool(const FileCall& call)>;
+  const std::map<std::string, Fails> phases{
+      {"list",
+       [](const FileCall& call) {
+         return call.kind == FileCall::Kind::write &&
+                std::string(call.path).find(".incoming-") != std::string::npos;
+       }},
+      {"first read",
+       [&pack](const FileCall& call) {
+         return call.kind == FileCall::Kind::read && std::string(call.path).starts_with(pack.string()) &&
+                fs::path(call.path).extension() == ".tar";
+       }},
+      {"first chunk", part_of_copy},
+      {"middle", [&](const FileCall& call) { return part_of_copy(call) && 2 * written >= data; }},
+      {"last chunk", [&](const FileCall& call) { return part_of_copy(call) && written >= data; }},
+      {"contents",
+       [&](const FileCall& call) {
+         part_of_copy(call);
+         return written >= data &&
+                (call.kind == FileCall::Kind::fsync || call.kind == FileCall::Kind::syncfs);
+       }},
+      {"publishing", [](const FileCall& call) {
+         return call.kind == FileCall::Kind::rename &&
+                fs::path(call.path).filename().string().starts_with(".incoming-");
+       }}};
+  for (const auto& [phase, fails] : phases) {
+    SCOPED_TRACE(phase);
+    written = 0;
+    staging_test::WatchedFileSystem disk(
+        [fails = fails](int, const FileCall& call) { return fails(call) ? EACCES : 0; }, true);
+    start(3, pack, {{1, {.system = &disk, .host = "127.0.0.2"}}});
+    for (const NodeEnd& end : finish(seconds(10))) {
+      EXPECT_EQ(end.code, 1);
+      EXPECT_THAT(end.error, AllOf(HasSubstr("127.0.0.2:0: "), HasSubstr("Permission denied")));
+    }
+    for (int node = 0; node < 3; ++node) FileSystem::real().remove_all(cache(node));
+  }
+}
+
+TEST_P(TransferNodesLanes, NodeThatStopsForAWhileIsReplacedByTheSource) {
   const fs::path pack = make_large_pack("p", 300);
   ASSERT_NO_FATAL_FAILURE(start_until_the_last_stops(pack));
   EXPECT_TRUE(wait_for([&] { return has_all(0, pack) && has_all(1, pack); }));

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <thread>
 
 #include "common/files.h"
 #include "common/sockets.h"
@@ -55,6 +56,7 @@ void NodesTest::start(int count, const fs::path& source, std::map<int, NodeChang
         options.file_system = change.system;
         options.sizes.chunk_bytes = kChunk;
         options.sizes.mark_bytes = 8 * kChunk;
+        options.sizes.lanes = lanes_;
         options.threads = 2;
         if (change.options) change.options(options);
         if (change.instead) {
@@ -102,9 +104,15 @@ void NodesTest::start_until_the_last_stops(const fs::path& pack) {
   wait_until_stopped(2);
 }
 
-std::vector<NodeEnd> NodesTest::finish() {
+std::vector<NodeEnd> NodesTest::finish(std::chrono::seconds limit) {
+  const auto late = std::chrono::steady_clock::now() + limit;
   std::vector<NodeEnd> ends;
   for (std::size_t node = 0; node < running_.size(); ++node) {
+    siginfo_t about{};
+    while (::waitid(P_PID, static_cast<id_t>(running_[node]), &about, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+           about.si_pid == 0 && std::chrono::steady_clock::now() < late)
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    if (about.si_pid == 0) ::kill(running_[node], SIGKILL);
     NodeEnd end;
     end.code = staging_test::end_of(running_[node]);
     const fs::path out = folder_ / fmt::format("out.{}", node);

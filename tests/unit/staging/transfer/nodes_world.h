@@ -1,6 +1,7 @@
 // Nodes that put the same source, each in a separate process.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -49,14 +50,14 @@ class NodesTest : public staging_test::StagingTest {
  protected:
   static constexpr std::uint32_t kChunk = 16384;
 
-  /// Starts `count` nodes; finish() waits for them.
+  /// Starts `count` nodes. finish() waits for them, and kills those that run longer than `limit`.
   void start(int count, const std::filesystem::path& source, std::map<int, NodeChange> changes = {});
   /// Waits until a node has stopped itself.
   void wait_until_stopped(int node) const;
   void resume(int node) const;
   /// Starts three nodes and waits until the last has stopped itself at one of its reads.
   void start_until_the_last_stops(const std::filesystem::path& pack);
-  std::vector<NodeEnd> finish();
+  std::vector<NodeEnd> finish(std::chrono::seconds limit = std::chrono::seconds(90));
   std::vector<NodeEnd> put_on(int count, const std::filesystem::path& source,
                               std::map<int, NodeChange> changes = {}) {
     start(count, source, std::move(changes));
@@ -68,9 +69,20 @@ class NodesTest : public staging_test::StagingTest {
   std::uint64_t expect_good(const std::vector<NodeEnd>& ends, const std::filesystem::path& source) const;
 
   std::vector<pid_t> running_;
+  std::size_t lanes_ = 0;  ///< as PutSizes::lanes
   int wait_seconds_ = 20;
   PeerTimeouts peer_timeouts_{.silence = std::chrono::seconds(2), .chunk = std::chrono::seconds(4)};
   std::chrono::milliseconds source_patience_{0};
 };
+
+/// A fixture whose tests run with several numbers of connections between two nodes: otherwise this machine's cores decide
+/// how many there are.
+template <typename Fixture>
+class WithLanes : public Fixture, public testing::WithParamInterface<std::size_t> {
+ protected:
+  WithLanes() { this->lanes_ = GetParam(); }
+};
+
+inline const auto kLanes = testing::Values<std::size_t>(1, 2, 4);
 
 }  // namespace lockstep::transfer

@@ -67,9 +67,11 @@ TEST(Chain, NodesThatHaveTheDataSendItOnceAndNobodyReadsTheSource) {
 }
 
 TEST(Chain, WhatALostNodeHadNotPassedOnIsReadOnce) {
-  for (const double at : {0.1, 0.5, 0.9}) {
+  const std::map<double, std::size_t> cases{{0.1, 1}, {0.5, 2}, {0.9, 4}};
+  for (const auto& [at, lanes] : cases) {
     SCOPED_TRACE(at);
     ChainOptions options = eight_nodes();
+    options.lanes = lanes;
     options.lost = 3;
     options.lost_at = at;
     options.before_read = [](std::uint32_t) { std::this_thread::sleep_for(milliseconds(2)); };

@@ -109,6 +109,9 @@ class ExchangeFaults : public NodesTest {
   }
 };
 
+using ExchangeFaultsLanes = WithLanes<ExchangeFaults>;
+INSTANTIATE_TEST_SUITE_P(Lanes, ExchangeFaultsLanes, kLanes);
+
 /// A subscription to the fake node on an authenticated connection.
 struct Asked {
   PeerLink& link;
@@ -152,7 +155,7 @@ Serve answers(std::function<void(const Asked&)> answer) {
   };
 }
 
-TEST_F(ExchangeFaults, NodeThatBreaksOffIsReplacedByTheSource) {
+TEST_P(ExchangeFaultsLanes, NodeThatBreaksOffIsReplacedByTheSource) {
   const fs::path pack = make_large_pack("p", 300);
   const auto head_of = [](const Asked& asked) {
     return fmt::format("chunk 0 {} 2 {} {}", asked.chunks.at(0), kChunk, std::string(32, '0'));
@@ -286,7 +289,7 @@ TEST_F(ExchangeFaults, NodeThatStopsForAMomentIsWaitedFor) {
   for (const NodeEnd& end : ends) EXPECT_THAT(end.note(), IsEmpty());
 }
 
-TEST_F(ExchangeFaults, NodeWithoutSpaceFailsAllWithALineThatSaysWhatToDo) {
+TEST_P(ExchangeFaultsLanes, NodeWithoutSpaceFailsAllWithALineThatSaysWhatToDo) {
   const fs::path pack = make_large_pack("p", 300);
   const auto ends =
       put_on(3, pack, {{1, {.options = [](PutOptions& options) { options.limits.quota = 500'000; }}}});

@@ -38,7 +38,10 @@ class ExchangeHang : public NodesTest {
   ExchangeHang() { source_patience_ = seconds(2); }
 };
 
-TEST_F(ExchangeHang, NodeWhoseReadHangsFailsAllAndIsNamed) {
+using ExchangeHangLanes = WithLanes<ExchangeHang>;
+INSTANTIATE_TEST_SUITE_P(Lanes, ExchangeHangLanes, kLanes);
+
+TEST_P(ExchangeHangLanes, NodeWhoseReadHangsFailsAllAndIsNamed) {
   const fs::path pack = make_large_pack("p", 300);
   SourceReads hangs(pack, [](const SourceRead& read) {
     if (read.n == 6) hang();
@@ -55,7 +58,7 @@ TEST_F(ExchangeHang, NodeWhoseReadHangsFailsAllAndIsNamed) {
 }
 
 // A failing disk does not answer, just as a file server that is gone.
-TEST_F(ExchangeHang, NodeWhoseDiskHangsFailsAllAndIsNamed) {
+TEST_P(ExchangeHangLanes, NodeWhoseDiskHangsFailsAllAndIsNamed) {
   const fs::path pack = make_large_pack("p", 300);
   source_patience_ = milliseconds(500);
   // fsync has more time, because it may wait for data of other processes.
@@ -78,7 +81,7 @@ TEST_F(ExchangeHang, NodeWhoseDiskHangsFailsAllAndIsNamed) {
 }
 
 // srun takes no part in this put.
-TEST_F(ExchangeHang, FirstNodeThatIsKilledIsNamedByTheOthers) {
+TEST_P(ExchangeHangLanes, FirstNodeThatIsKilledIsNamedByTheOthers) {
   const fs::path pack = make_large_pack("p", 300);
   staging_test::WatchedFileSystem disk([](int n, const FileCall& call) {
     if (n > 20 && call.kind == FileCall::Kind::write) ::raise(SIGKILL);
@@ -145,7 +148,7 @@ class Metered {
 
 // A stopped file system in user space blocks its readers, as a network file system without a server does.
 // Only the first node has it: the node that looks at the source for all.
-TEST_F(ExchangeHang, FileSystemThatDoesNotAnswerFailsAllNodes) {
+TEST_P(ExchangeHangLanes, FileSystemThatDoesNotAnswerFailsAllNodes) {
   if (::geteuid() != 0 || ::access("/dev/fuse", R_OK | W_OK) != 0) GTEST_SKIP() << "needs root and /dev/fuse";
   const fs::path pack = make_large_pack("p", 300);
   fs::create_directories(folder_ / "real");
@@ -237,6 +240,7 @@ class StepHang : public staging_test::StageStep {
                       .component = ""};
         call.sources = {pack.string()};
         call.put.cache_dir = at(fmt::format("cache{}", node));
+        call.put.sizes.lanes = lanes_;
         call.mode = mode;
         call.on_error = on_error;
         call.cooperate = cooperate_;
@@ -290,9 +294,13 @@ class StepHang : public staging_test::StageStep {
   std::vector<pid_t> nodes_;
   FileSystem* system_ = nullptr;
   bool cooperate_ = true;
+  std::size_t lanes_ = 0;
 };
 
-TEST_F(StepHang, NodeWhoseReadHangsReadsFromTheSourceAndTheOthersGoOn) {
+using StepHangLanes = WithLanes<StepHang>;
+INSTANTIATE_TEST_SUITE_P(Lanes, StepHangLanes, kLanes);
+
+TEST_P(StepHangLanes, NodeWhoseReadHangsReadsFromTheSourceAndTheOthersGoOn) {
   const fs::path pack = make_big_pack("p");
   ReadHangs hangs(pack);
   system_ = &hangs;
@@ -329,7 +337,7 @@ TEST_F(StepHang, NodeWhoseProcessCannotBeKilledReadsFromTheSourceToo) {
   EXPECT_THAT(srun.end(), IsEmpty());
 }
 
-TEST_F(StepHang, TheOthersGoOnInTheBackgroundToo) {
+TEST_P(StepHangLanes, TheOthersGoOnInTheBackgroundToo) {
   const fs::path pack = make_big_pack("p");
   ReadHangs hangs(pack);
   system_ = &hangs;
@@ -340,7 +348,7 @@ TEST_F(StepHang, TheOthersGoOnInTheBackgroundToo) {
   expect_others_have(pack);
 }
 
-TEST_F(StepHang, TheNextNodeLooksAtTheSourceForAllIfTheFirstHasLeft) {
+TEST_P(StepHangLanes, TheNextNodeLooksAtTheSourceForAllIfTheFirstHasLeft) {
   if (::geteuid() != 0) GTEST_SKIP() << "needs root to mount";
   const fs::path pack = make_big_pack("p");
   fs::create_directory(folder_ / "nothing");
@@ -355,7 +363,7 @@ TEST_F(StepHang, TheNextNodeLooksAtTheSourceForAllIfTheFirstHasLeft) {
   for (const int node : {1, 2}) expect_copy(pack, node);
 }
 
-TEST_F(StepHang, IfAFailureEndsTheStepTheLineNamesTheNodeWhoseReadHangs) {
+TEST_P(StepHangLanes, IfAFailureEndsTheStepTheLineNamesTheNodeWhoseReadHangs) {
   const fs::path pack = make_big_pack("p");
   ReadHangs hangs(pack);
   system_ = &hangs;
@@ -366,7 +374,7 @@ TEST_F(StepHang, IfAFailureEndsTheStepTheLineNamesTheNodeWhoseReadHangs) {
               AllOf(testing::StartsWith("n2: no answer from " + pack.string()), HasSubstr(" for 2.00 s: ")));
 }
 
-TEST_F(StepHang, IfADiskHangsTheLineSaysSoAndTheHelperEnds) {
+TEST_P(StepHangLanes, IfADiskHangsTheLineSaysSoAndTheHelperEnds) {
   const fs::path pack = make_big_pack("p");
   WriteHangs hangs;
   system_ = &hangs;
@@ -381,7 +389,7 @@ TEST_F(StepHang, IfADiskHangsTheLineSaysSoAndTheHelperEnds) {
   }
 }
 
-TEST_F(StepHang, IfADiskHangsInTheBackgroundTheOthersGoOn) {
+TEST_P(StepHangLanes, IfADiskHangsInTheBackgroundTheOthersGoOn) {
   const fs::path pack = make_big_pack("p");
   WriteHangs hangs;
   system_ = &hangs;
