@@ -132,4 +132,14 @@ JobLimits job_limits(const fs::path& proc, const fs::path& cgroups) {
   return limits;
 }
 
+std::string full_process_group(const fs::path& proc, const fs::path& cgroups) {
+  std::string full;
+  each_group(proc, cgroups, "pids", [&](const fs::path& group, bool /*second_version*/) {
+    const auto limit = read_number(group / "pids.max");
+    if (full.empty() && limit && read_number(group / "pids.current").value_or(0) >= *limit)
+      full = fmt::format("the cgroup {} has its {} processes and threads (pids.max)", group.string(), *limit);
+  });
+  return full;
+}
+
 }  // namespace lockstep

@@ -31,4 +31,8 @@ struct JobLimits {
 JobLimits job_limits(const std::filesystem::path& proc = "/proc",
                      const std::filesystem::path& cgroups = "/sys/fs/cgroup");
 
+/// The cgroup, of this process or above it, that allows no further process or thread, with its limit; "" for none.
+std::string full_process_group(const std::filesystem::path& proc = "/proc",
+                               const std::filesystem::path& cgroups = "/sys/fs/cgroup");
+
 }  // namespace lockstep

@@ -15,6 +15,7 @@
 #include "common/leaf/text.h"
 #include "common/process.h"
 #include "common/sockets.h"
+#include "common/thread.h"
 #include "common/units.h"
 #include "plugin/doctor/checks.h"
 #include "staging/rendezvous/node_names.h"
@@ -96,7 +97,7 @@ class Answers {
     const std::size_t count = nodes.names.size();
     waiting_.insert(nodes.names.at((nodes.self + count - 1) % count));
     if (nodes.self == 0) waiting_.insert(nodes.names.begin() + 1, nodes.names.end());
-    thread_ = std::jthread([this] { serve(); });
+    thread_ = new_thread<std::jthread>([this] { serve(); });
   }
 
   /// The nodes that have not connected.

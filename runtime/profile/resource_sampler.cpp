@@ -9,11 +9,11 @@
 #include <charconv>
 #include <chrono>
 #include <string_view>
-#include <system_error>
 #include <utility>
 
 #include "common/background_cpus.h"
 #include "common/clock.h"
+#include "common/error.h"
 #include "common/leaf/unique_fd.h"
 #include "common/thread.h"
 #include "exporters/record/writer.h"
@@ -88,7 +88,7 @@ ResourceSampler::ResourceSampler(record::Writer& writer, record::Identity rank)
     : writer_(writer), rank_(std::move(rank)), process_(::getpid()) {
   try {
     thread_ = start_thread([this] { work(); });
-  } catch (const std::system_error&) {  // the last sample has all totals
+  } catch (const Error&) {  // the last sample has all totals
   }
 }
 

@@ -9,6 +9,7 @@
 #include "common/environment.h"
 #include "common/error.h"
 #include "common/sockets.h"
+#include "common/thread.h"
 
 namespace lockstep::transfer {
 namespace {
@@ -48,7 +49,7 @@ Rendezvous::Rendezvous(const RendezvousAddress& address, const Hello& hello,
     fail("{}: {}", name_, error.what());
   }
   send(hello.to_text());
-  listener_ = std::thread([this] { listen(); });
+  listener_ = new_thread([this] { listen(); });
 }
 
 Rendezvous::~Rendezvous() {

@@ -13,6 +13,7 @@
 
 #include "common/error.h"
 #include "common/leaf/pipe.h"
+#include "common/thread.h"
 
 namespace lockstep::transfer {
 namespace {
@@ -69,7 +70,7 @@ Background& Background::start(UniqueFd alive) {
 }
 
 void Background::end_with_step() {
-  std::thread([this] { watch(); }).detach();
+  new_thread([this] { watch(); }).detach();
 }
 
 void Background::watch() {

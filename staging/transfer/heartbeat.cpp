@@ -4,6 +4,8 @@
 
 #include <condition_variable>
 
+#include "common/thread.h"
+
 namespace lockstep::transfer {
 
 Heartbeat::Heartbeat(std::chrono::milliseconds call_timeout, std::chrono::milliseconds beat)
@@ -13,7 +15,8 @@ Heartbeat::Heartbeat(std::chrono::milliseconds call_timeout, std::chrono::millis
 Heartbeat::Beating Heartbeat::touch(int fd) {
   const std::lock_guard lock(mutex_);
   files_.insert(fd);
-  if (!thread_.joinable()) thread_ = std::jthread([this](const std::stop_token& stop) { run(stop); });
+  if (!thread_.joinable())
+    thread_ = new_thread<std::jthread>([this](const std::stop_token& stop) { run(stop); });
   return {*this, fd};
 }
 

@@ -13,6 +13,7 @@
 #include "common/leaf/pipe.h"
 #include "common/process.h"
 #include "common/sockets.h"
+#include "common/thread.h"
 #include "staging/rendezvous/rendezvous_server.h"
 #include "staging/transfer/exchange/peer_group.h"
 #include "staging/transfer/supervisor.h"
@@ -49,7 +50,7 @@ class FirstNodeServer {
     options.join_timeout = std::chrono::seconds(nodes.wait_seconds);
     options.drain_timeout = std::chrono::seconds(2);
     server_ = std::make_unique<RendezvousServer>(listen_on(port, port, port), options);
-    thread_ = std::thread([this] { server_->run(alive_.read_end); });
+    thread_ = new_thread([this] { server_->run(alive_.read_end); });
   }
   ~FirstNodeServer() {
     alive_.write_end.reset();

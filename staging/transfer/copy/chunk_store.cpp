@@ -1,6 +1,7 @@
 #include "staging/transfer/copy/chunk_store.h"
 
 #include "common/error.h"
+#include "common/thread.h"
 #include "staging/transfer/copy/parallel.h"
 
 namespace lockstep::transfer {
@@ -117,7 +118,7 @@ void ChunkStore::written(std::size_t chunk, const pack::Digest& digest, bool in_
 void ChunkStore::journal_in_background() {
   const std::lock_guard one(marker_mutex_);
   if (marker_.joinable()) marker_.join();  // it has finished, otherwise no mark would be due
-  marker_ = std::thread([this] {
+  marker_ = new_thread([this] {
     try {
       record();
     } catch (...) {

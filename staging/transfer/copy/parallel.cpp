@@ -7,6 +7,8 @@
 #include <thread>
 #include <vector>
 
+#include "common/thread.h"
+
 namespace lockstep::transfer {
 
 void parallel_for(std::size_t count, int threads,
@@ -27,7 +29,7 @@ void parallel_for(std::size_t count, int threads,
     const std::size_t wanted = std::min<std::size_t>(count, static_cast<std::size_t>(std::max(1, threads)));
     try {
       for (std::size_t t = 0; t < wanted; ++t) {
-        workers.emplace_back([&] {
+        workers.push_back(new_thread<std::jthread>([&] {
           for (std::size_t i = next++; i < count && !failed; i = next++) {
             try {
               work(i, stop);
@@ -35,7 +37,7 @@ void parallel_for(std::size_t count, int threads,
               note_error();
             }
           }
-        });
+        }));
       }
     } catch (...) {
       note_error();

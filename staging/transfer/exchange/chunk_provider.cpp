@@ -1,5 +1,7 @@
 #include "staging/transfer/exchange/chunk_provider.h"
 
+#include "common/thread.h"
+
 namespace lockstep::transfer {
 namespace {
 
@@ -23,8 +25,9 @@ ObjectChunks::ObjectChunks(const std::filesystem::path& folder, const std::vecto
 }
 
 bool ObjectChunks::read(std::size_t chunk, std::span<std::byte> into, pack::Digest& digest) {
-  std::call_once(
-      asked_, [this] { ahead_ = std::jthread([this](const std::stop_token& stop) { check_ahead(stop); }); });
+  std::call_once(asked_, [this] {
+    ahead_ = new_thread<std::jthread>([this](const std::stop_token& stop) { check_ahead(stop); });
+  });
   if (!files_.read(chunk, into)) {
     damaged_ = true;
     return false;

@@ -10,6 +10,7 @@
 
 #include "common/error.h"
 #include "common/sockets.h"
+#include "common/thread.h"
 
 namespace lockstep::transfer {
 namespace {
@@ -87,7 +88,7 @@ Exchange::Exchange(const Options& options)
     : options_(options),
       socket_(listen_on(options.first_port, options.last_port, port_)),
       buffers_(kServedAtOnce * options.chunk_bytes, options.chunk_bytes) {
-  acceptor_ = std::thread([this] { accept_all(); });
+  acceptor_ = new_thread([this] { accept_all(); });
 }
 
 Exchange::~Exchange() {
@@ -141,7 +142,7 @@ void Exchange::take_client(UniqueFd socket) {
   client.fd = socket.get();
   client.socket = std::move(socket);
   try {
-    client.thread = std::thread([this, &client] { serve_client(client); });
+    client.thread = new_thread([this, &client] { serve_client(client); });
   } catch (const std::exception&) {
     clients_.pop_back();
     throw;

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cstdio>
 #include <fstream>
 #include <stdexcept>
 
@@ -37,12 +38,13 @@ TEST(ParallelFor, AThreadThatCannotStartDoesNotLeaveTheOthersWaiting) {
                 while (!ended) ::usleep(1000);
               },
               [&] { ended = true; });
-        } catch (const std::exception&) {
+        } catch (const std::exception& error) {
+          std::fputs(error.what(), stderr);
           ::_exit(ended ? 0 : 1);
         }
         ::_exit(2);
       },
-      ::testing::ExitedWithCode(0), "");
+      ::testing::ExitedWithCode(0), "cannot start a thread .*ulimit -v");
 }
 
 TEST(ParallelFor, ThrowsTheFirstErrorAgain) {
