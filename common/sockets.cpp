@@ -79,11 +79,14 @@ void send_all(const UniqueFd& socket, std::string_view bytes, const char* peer) 
   }
 }
 
-std::string local_address(const UniqueFd& socket) {
+namespace {
+
+template <typename Get>
+std::string address_of(const UniqueFd& socket, const Get& get) {
   sockaddr_storage address{};
   socklen_t length = sizeof address;
   std::array<char, NI_MAXHOST> text{};
-  if (::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &length) != 0 ||
+  if (get(socket.get(), reinterpret_cast<sockaddr*>(&address), &length) != 0 ||
       ::getnameinfo(reinterpret_cast<const sockaddr*>(&address), length, text.data(), text.size(), nullptr, 0,
                     NI_NUMERICHOST) != 0) {
     return "";
@@ -92,6 +95,16 @@ std::string local_address(const UniqueFd& socket) {
   // The prefix of an IPv4 peer's address on a socket for both families.
   constexpr std::string_view kMapped = "::ffff:";
   return name.starts_with(kMapped) ? name.substr(kMapped.size()) : name;
+}
+
+}  // namespace
+
+std::string local_address(const UniqueFd& socket) {
+  return address_of(socket, ::getsockname);
+}
+
+std::string peer_address(const UniqueFd& socket) {
+  return address_of(socket, ::getpeername);
 }
 
 UniqueFd listen_on(int first, int last, int& port) {

@@ -22,8 +22,9 @@ void notice_dead_peer(const UniqueFd& socket, std::chrono::seconds within = std:
 /// Sends all bytes. Throws Error naming `peer` if the connection is closed; never raises SIGPIPE.
 void send_all(const UniqueFd& socket, std::string_view bytes, const char* peer);
 
-/// The address of this end as text; "" if it is unknown.
+/// The address of this end, or of the other one, as text; "" if it is unknown.
 std::string local_address(const UniqueFd& socket);
+std::string peer_address(const UniqueFd& socket);
 
 /// Listens on the first free port from `first` to `last` (0 and 0: any port), for IPv6 and IPv4 if the
 /// machine has both. Sets `port`. Throws Error if no port is free, or no file descriptor is left.

@@ -15,7 +15,32 @@ namespace lockstep::transfer {
 namespace {
 
 constexpr std::chrono::milliseconds kConnectTimeout{5000};
+constexpr std::chrono::milliseconds kConnectAgain{100};
 constexpr int kHighestPort = 65535;
+
+// Tries again if srun's side drops the connection, as it does if it has no room for it or this process was too slow.
+std::unique_ptr<SecureConnection> connect(const RendezvousAddress& address, const std::string& client) {
+  using Clock = std::chrono::steady_clock;
+  const auto deadline = Clock::now() + address.handshake_timeout;
+  const auto left = [&] { return std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()); };
+  for (;;) {
+    auto connection = std::make_unique<SecureConnection>(
+        connect_to(address.hosts, address.port, kConnectTimeout, address.name.c_str()), kRendezvousService,
+        address.key);
+    try {
+      connection->connect(client, left());
+      return connection;
+    } catch (const PeerSilent&) {
+      fail("{} did not answer within {:.3g} s", address.name,
+           std::chrono::duration<double>(address.handshake_timeout).count());
+    } catch (const PeerLost& dropped) {
+      if (left() < kConnectAgain) fail("{}: {}", address.name, dropped.what());
+      std::this_thread::sleep_for(kConnectAgain);
+    } catch (const PeerError& error) {
+      fail("{}: {}", address.name, error.what());
+    }
+  }
+}
 
 }  // namespace
 
@@ -36,18 +61,9 @@ Rendezvous::Rendezvous(const RendezvousAddress& address, const Hello& hello,
                        std::function<void(const std::string& lost)> stop,
                        std::function<void(const Verdict&)> failed)
     : name_(address.name),
-      connection_(connect_to(address.hosts, address.port, kConnectTimeout, name_.c_str()), kRendezvousService,
-                  address.key),
+      connection_(connect(address, hello.client_name())),
       stop_(std::move(stop)),
       failed_(std::move(failed)) {
-  try {
-    connection_.connect(hello.client_name(), address.handshake_timeout);
-  } catch (const PeerSilent&) {
-    fail("{} did not answer within {:.3g} s", name_,
-         std::chrono::duration<double>(address.handshake_timeout).count());
-  } catch (const PeerError& error) {
-    fail("{}: {}", name_, error.what());
-  }
   send(hello.to_text());
   listener_ = new_thread([this] { listen(); });
 }
@@ -58,13 +74,13 @@ Rendezvous::~Rendezvous() {
 }
 
 void Rendezvous::leave() {
-  ::shutdown(connection_.socket().get(), SHUT_RDWR);
+  ::shutdown(connection_->socket().get(), SHUT_RDWR);
 }
 
 void Rendezvous::send(const std::string& payload) {
   const std::lock_guard lock(sending_);
   try {
-    connection_.send_line(payload);
+    connection_->send_line(payload);
   } catch (const PeerError& error) {
     fail("lost {}: {}", name_, error.what());
   }
@@ -75,7 +91,7 @@ std::string Rendezvous::read_line() {
   constexpr std::chrono::milliseconds kAliveInterval{1000};
   try {
     for (;;) {
-      if (std::optional<std::string> line = connection_.receive_line(kMaxServerLineBytes, kAliveInterval))
+      if (std::optional<std::string> line = connection_->receive_line(kMaxServerLineBytes, kAliveInterval))
         return *line;
       send(kAlive);
       ++signs_of_life_;
@@ -180,11 +196,11 @@ nlohmann::json Rendezvous::ask(nlohmann::json question) {
 
 std::uint64_t Rendezvous::bytes() const {
   constexpr std::uint64_t kRecord = 22;  // what TLS adds
-  return connection_.bytes() - signs_of_life_ * (std::string_view(kAlive).size() + 1 + kRecord);
+  return connection_->bytes() - signs_of_life_ * (std::string_view(kAlive).size() + 1 + kRecord);
 }
 
 std::string Rendezvous::own_address() const {
-  return local_address(connection_.socket());
+  return local_address(connection_->socket());
 }
 
 Verdict Rendezvous::agree(const Verdict& outcome) {

@@ -10,6 +10,7 @@
 #include <condition_variable>
 #include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -26,8 +27,8 @@ struct RendezvousAddress {
   int port = 0;
   std::vector<std::string> hosts;  ///< tried in turn
   std::string key;
-  std::chrono::milliseconds handshake_timeout{10'000};
-  std::string name = "srun's rendezvous";  ///< for messages
+  std::chrono::milliseconds handshake_timeout{10'000};  ///< for all attempts together
+  std::string name = "srun's rendezvous";               ///< for messages
 
   /// From LOCKSTEP_RENDEZVOUS ("PORT HOST...") and LOCKSTEP_RENDEZVOUS_KEY, which the plugin sets. Throws
   /// Error if one of them is missing or invalid.
@@ -88,7 +89,7 @@ class Rendezvous {
   void receive(const std::string& payload);
 
   std::string name_;
-  SecureConnection connection_;
+  std::unique_ptr<SecureConnection> connection_;
   std::mutex sending_;  // guards what is sent
   std::function<void(const std::string& lost)> stop_;
   std::function<void(const Verdict&)> failed_;

@@ -21,19 +21,30 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr int kBacklog = 1024;
-constexpr std::size_t kMaxUnauthenticated = 256;   // connections
+// Connections from one address that have not introduced themselves, if the step has fewer nodes: otherwise one user could
+// take all descriptors.
+constexpr std::size_t kMinFromOneAddress = 1024;
 constexpr std::size_t kMaxFirstLineBytes = 65536;  // of a peer that has not authenticated
 constexpr int kAcceptedAtOnce = 64;
+constexpr milliseconds kFirstBytesTimeout{2000};
 constexpr milliseconds kAuthenticationTimeout{10'000};
 constexpr milliseconds kAcceptPause{200};  // after accept() failed
 
 }  // namespace
 
 struct RendezvousServer::Peer {
-  Peer(UniqueFd socket, const std::string& key) : connection(std::move(socket), kRendezvousService, key) {}
+  Peer(UniqueFd socket, const std::string& key, std::string from)
+      : connection(std::move(socket), kRendezvousService, key), address(std::move(from)) {}
+
+  // When the connection is dropped if the peer has not introduced itself.
+  Clock::time_point hello_deadline() const {
+    return connected + (sent_something ? kAuthenticationTimeout : kFirstBytesTimeout);
+  }
 
   SecureConnection connection;
+  std::string address;
   Clock::time_point connected = Clock::now();
+  bool sent_something = false;
   bool authenticated = false;
   std::string unsent;
   std::optional<Hello> hello;
@@ -95,11 +106,8 @@ RendezvousServer::~RendezvousServer() = default;
 void RendezvousServer::run(const UniqueFd& alive) {
   std::optional<Clock::time_point> deadline;  // once `alive` has ended
   for (;;) {
-    const auto unauthenticated =
-        std::count_if(peers_.begin(), peers_.end(), [](const Peer& peer) { return !peer.hello; });
-    // Otherwise new connections wait in the backlog.
-    const bool accepting =
-        static_cast<std::size_t>(unauthenticated) < kMaxUnauthenticated && Clock::now() >= next_accept_;
+    // Before that time new connections wait in the backlog.
+    const bool accepting = Clock::now() >= next_accept_;
     std::vector<pollfd> wait{{deadline ? -1 : alive.get(), POLLIN, 0},
                              {accepting ? socket_.get() : -1, POLLIN, 0}};
     for (const Peer& peer : peers_) {
@@ -121,11 +129,10 @@ void RendezvousServer::run(const UniqueFd& alive) {
     }
     const Clock::time_point now = Clock::now();
     for (Peer& peer : peers_) {
-      if (!peer.hello && now - peer.connected > kAuthenticationTimeout) peer.closed = true;
+      if (!peer.hello && now > peer.hello_deadline()) peer.closed = true;
       if (peer.closed) disconnected(peer);
     }
-    for (int i = 0; wait[1].revents != 0 && i < kAcceptedAtOnce && accept_one(); ++i) {
-    }
+    if (wait[1].revents != 0) accept_some();
     for (auto& [name, group] : groups_) settle(group, now);
     // settle() closes peers too. The others must not wait for them.
     for (Peer& peer : peers_) {
@@ -135,15 +142,23 @@ void RendezvousServer::run(const UniqueFd& alive) {
   }
 }
 
-bool RendezvousServer::accept_one() {
-  UniqueFd socket(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-  if (!socket) {
-    accept_failed(errno);
-    return false;
+void RendezvousServer::accept_some() {
+  std::map<std::string, std::size_t> unknown;  // peers, by address
+  for (const Peer& peer : peers_) {
+    if (!peer.hello) ++unknown[peer.address];
   }
-  notice_dead_peer(socket);
-  peers_.emplace_back(std::move(socket), options_.key);
-  return true;
+  std::size_t most = kMinFromOneAddress;
+  for (const auto& [name, group] : groups_) most = std::max<std::size_t>(most, group.nodes);
+  for (int i = 0; i < kAcceptedAtOnce; ++i) {
+    UniqueFd socket(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (!socket) return accept_failed(errno);
+    std::string address = peer_address(socket);
+    // Every user of this machine can connect from any of these.
+    if (address.starts_with("127.")) address = "::1";
+    if (unknown[address]++ >= most) continue;  // is closed; a node connects again
+    notice_dead_peer(socket);
+    peers_.emplace_back(std::move(socket), options_.key, std::move(address));
+  }
 }
 
 // The connection stays in the backlog, so that poll() would return at once again.
@@ -156,6 +171,7 @@ void RendezvousServer::accept_failed(int error) {
 }
 
 void RendezvousServer::read_from(Peer& peer) {
+  peer.sent_something = true;
   try {
     if (!peer.authenticated && !(peer.authenticated = peer.connection.try_accept())) return;
     while (const std::optional<std::string> line =
@@ -395,7 +411,7 @@ int RendezvousServer::milliseconds_to_next(Clock::time_point now) const {
   std::optional<Clock::time_point> next;
   const auto consider = [&](Clock::time_point at) { next = next ? std::min(*next, at) : at; };
   for (const Peer& peer : peers_) {
-    if (!peer.hello) consider(peer.connected + kAuthenticationTimeout);
+    if (!peer.hello) consider(peer.hello_deadline());
   }
   if (next_accept_ > now) consider(next_accept_);
   for (const auto& [name, group] : groups_) {
