@@ -1,7 +1,9 @@
 #include "staging/rendezvous/node_names.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
+#include <set>
 #include <string_view>
 
 #include "common/error.h"
@@ -33,6 +35,11 @@ void expand_ranges(const std::string& prefix, std::string_view ranges, std::vect
   }
 }
 
+// Rounded down, so that 100 % means all.
+double percent(std::uint64_t done, std::uint64_t total) {
+  return total == 0 ? 100 : std::floor(100 * static_cast<double>(done) / static_cast<double>(total));
+}
+
 }  // namespace
 
 std::vector<std::string> expand_node_list(const std::string& list) {
@@ -62,6 +69,37 @@ std::string describe_times(std::vector<std::pair<double, std::string>> seconds) 
   return fmt::format("{} to {}, median {}; the slowest is {}", format_seconds(seconds.front().first),
                      format_seconds(seconds.back().first), format_seconds(seconds[seconds.size() / 2].first),
                      seconds.back().second);
+}
+
+std::string describe_progress(std::uint64_t done, std::uint64_t total, double seconds) {
+  const double rate = seconds > 0 ? static_cast<double>(done) / seconds : 0;
+  const std::string speed = format_bytes(static_cast<std::uint64_t>(rate));
+  if (done >= total) return fmt::format("{} copied, {}/s, not yet published", format_bytes(total), speed);
+  std::string text = fmt::format("{:.0f} % of {}, {}/s", percent(done, total), format_bytes(total), speed);
+  if (rate > 0) {
+    const double left = static_cast<double>(total - done) / rate;
+    text += fmt::format(", {} left", left < 1 ? "under 1 s" : format_seconds(left));
+  }
+  return text;
+}
+
+std::string describe_progress(const std::map<std::string, NodeProgress>& nodes) {
+  std::set<std::string> sources;
+  NodeProgress all;
+  std::pair<double, std::string> slowest{101, ""};
+  for (const auto& [node, progress] : nodes) {
+    sources.insert(progress.source);
+    all.done += progress.done;
+    all.total += progress.total;
+    all.seconds = std::max(all.seconds, progress.seconds);
+    slowest = std::min(slowest, {percent(progress.done, progress.total), node});
+  }
+  constexpr std::size_t kMaxSources = 3;
+  return fmt::format("staging {} on {}: {}; the slowest is {} ({:.0f} %)",
+                     sources.size() > kMaxSources ? fmt::format("{} sources", sources.size())
+                                                  : fmt::format("{}", fmt::join(sources, ", ")),
+                     nodes.size() == 1 ? "1 node" : fmt::format("{} nodes", nodes.size()),
+                     describe_progress(all.done, all.total, all.seconds), slowest.second, slowest.first);
 }
 
 std::string join_names(const std::vector<std::string>& names) {

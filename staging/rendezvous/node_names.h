@@ -1,12 +1,15 @@
-// The names of a step's nodes, and how the outcome of all nodes reads as one line.
+// The names of a step's nodes, and how the progress and the outcome of all nodes read as one line.
 //
 // Threads: safe from any.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "staging/rendezvous/rendezvous_messages.h"
 
 namespace lockstep::transfer {
 
@@ -15,6 +18,13 @@ std::vector<std::string> expand_node_list(const std::string& list);
 
 /// "0.41 s to 3.2 s, median 0.5 s; the slowest is n3", from the seconds of each node; "" for fewer than two nodes.
 std::string describe_times(std::vector<std::pair<double, std::string>> seconds);
+
+/// "43 % of 12.3 GiB, 512 MiB/s, 14 s left"
+std::string describe_progress(std::uint64_t done, std::uint64_t total, double seconds);
+
+/// "staging pack on 8 nodes: 43 % of 98.4 GiB, 4.00 GiB/s, 14 s left; the slowest is n3 (12 %)". The bytes are those of
+/// all nodes.
+std::string describe_progress(const std::map<std::string, NodeProgress>& nodes);
 
 /// "n1, n2, ... (12 nodes)"
 std::string join_names(const std::vector<std::string>& names);

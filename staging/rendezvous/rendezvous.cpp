@@ -125,6 +125,7 @@ void Rendezvous::receive(const std::string& payload) {
       stopped = !verdict_->good;
     } else {
       RoundMessage message = RoundMessage::from_text(payload);
+      if (message.round == kProgressQuestion) return;  // nobody waits for the answer
       rounds_.insert_or_assign(message.round, std::move(message.data));
     }
   }
@@ -188,6 +189,14 @@ nlohmann::json Rendezvous::address_of(std::uint32_t node) {
     if (const auto known = addresses_.find(node); known != addresses_.end()) return known->second;
   }
   return ask({{"address_of", node}}).value("address", nlohmann::json());
+}
+
+void Rendezvous::tell_progress(const NodeProgress& progress) {
+  try {
+    send(RoundMessage{kProgressQuestion, {{"progress", progress.to_json()}}}.to_text());
+  } catch (const Error&) {
+    // The listening thread sees that too, and says so.
+  }
 }
 
 nlohmann::json Rendezvous::ask(nlohmann::json question) {

@@ -68,6 +68,9 @@ class Rendezvous {
   void set_address(nlohmann::json address);
   nlohmann::json address_of(std::uint32_t node);
 
+  /// Tells srun how far this node is; srun prints a line for all nodes. Does not wait, nor fail if srun is lost.
+  void tell_progress(const NodeProgress& progress);
+
   /// The address of this end of the connection to srun. Other nodes may be able to reach this node there.
   std::string own_address() const;
 

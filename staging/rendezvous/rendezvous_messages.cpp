@@ -67,6 +67,14 @@ Verdict Verdict::from_text(const std::string& text) {
   });
 }
 
+nlohmann::json NodeProgress::to_json() const {
+  return {{"source", source}, {"done", done}, {"total", total}, {"seconds", seconds}};
+}
+
+NodeProgress NodeProgress::from_json(const nlohmann::json& value) {
+  return {value.at("source"), value.at("done"), value.at("total"), value.at("seconds")};
+}
+
 std::string RoundMessage::to_text() const {
   return nlohmann::json{{"round", round}, {"data", data}}.dump(-1, ' ', true,
                                                                nlohmann::json::error_handler_t::replace);

@@ -92,6 +92,9 @@ struct RendezvousServer::Group {
   std::map<std::string, ChainDirectory> directories;  // by the round that made them
   std::map<std::string, std::string> why_by_node;
   std::vector<std::pair<double, std::string>> seconds;  // of the nodes that have staged something
+  std::map<std::uint32_t, std::pair<std::string, NodeProgress>> progress;  // with the node's name
+  std::optional<Clock::time_point> progress_due;
+  Clock::time_point progress_said{};
   std::optional<Verdict> verdict;
 };
 
@@ -269,6 +272,14 @@ void RendezvousServer::answer_question(Peer& peer, const RoundMessage& question)
     if (question.data.contains("passed_over"))
       group.passed_over.insert(question.data.at("passed_over").get<std::uint32_t>());
     nlohmann::json answer = nlohmann::json::object();
+    if (question.data.contains("progress")) {
+      group.progress[peer.hello->node_id] = {peer.hello->node,
+                                             NodeProgress::from_json(question.data.at("progress"))};
+      // The nodes tell it at about the same time.
+      if (!group.progress_due)
+        group.progress_due = std::max(Clock::now() + options_.progress_interval / 10,
+                                      group.progress_said + options_.progress_interval);
+    }
     if (question.data.contains("address")) group.addresses[peer.hello->node_id] = question.data.at("address");
     if (question.data.contains("address_of")) {
       const auto found = group.addresses.find(question.data.at("address_of").get<std::uint32_t>());
@@ -362,6 +373,7 @@ void RendezvousServer::settle(Group& group, Clock::time_point now) {
     group.look_for_silent = now + options_.silence_timeout / 8;
     find_silent(group);
   }
+  if (group.progress_due && now >= *group.progress_due) say_progress(group);
   if (group.verdict) return;
   if (group.joined.size() < group.nodes && now - group.first_joined >= options_.join_timeout) {
     const std::vector<std::string> names = expand_node_list(group.node_list);
@@ -379,6 +391,20 @@ void RendezvousServer::settle(Group& group, Clock::time_point now) {
   if (group.finished.size() == group.nodes) return decide(group);
   const auto decision_time = group.decision_time();
   if (decision_time && now >= *decision_time) decide(group);
+}
+
+void RendezvousServer::say_progress(Group& group) {
+  group.progress_due.reset();
+  group.progress_said = Clock::now();
+  std::map<std::string, NodeProgress> nodes;
+  bool all_done = true;
+  for (auto& [node, of_node] : group.progress) {
+    auto& [name, progress] = of_node;
+    if (group.left.contains(node)) progress.done = progress.total;
+    all_done = all_done && group.left.contains(node);
+    nodes.emplace(name, progress);
+  }
+  if (!all_done && options_.progress) options_.progress(describe_progress(nodes));
 }
 
 void RendezvousServer::decide(Group& group) {
@@ -416,6 +442,7 @@ int RendezvousServer::milliseconds_to_next(Clock::time_point now) const {
   if (next_accept_ > now) consider(next_accept_);
   for (const auto& [name, group] : groups_) {
     consider(now + options_.silence_timeout / 4);
+    if (group.progress_due) consider(*group.progress_due);
     if (group.verdict) continue;
     if (group.joined.size() < group.nodes) consider(group.first_joined + options_.join_timeout);
     if (const auto decision_time = group.decision_time()) consider(*decision_time);

@@ -43,6 +43,9 @@ class RendezvousServer {
     std::chrono::milliseconds drain_timeout{0};
     /// Receives the one line of a failed step.
     std::function<void(const std::string&)> report;
+    /// Receives, this often at most, a line about the progress of all nodes.
+    std::function<void(const std::string&)> progress;
+    std::chrono::milliseconds progress_interval{10'000};
   };
 
   /// Listens on `socket`, which must be bound. Throws Error.
@@ -72,6 +75,7 @@ class RendezvousServer {
   void disconnected(Peer& peer);
   void add_failure(Group& group, const std::string& node, const std::string& why) const;
   void settle(Group& group, Clock::time_point now);
+  void say_progress(Group& group);
   void decide(Group& group);
   static void send(Peer& peer, const std::string& line);
   static void flush(Peer& peer);

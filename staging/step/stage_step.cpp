@@ -15,6 +15,7 @@
 #include "common/leaf/cpu_list.h"
 #include "common/process.h"
 #include "staging/cache/shared.h"
+#include "staging/rendezvous/node_names.h"
 #include "staging/rendezvous/rendezvous.h"
 #include "staging/step/background.h"
 #include "staging/step/job_folder.h"
@@ -51,7 +52,7 @@ class Step {
         attempt_(attempt),
         background_(background),
         system_(call.put.file_system != nullptr ? *call.put.file_system : FileSystem::real()),
-        progress_(call.record, call.hello) {}
+        progress_(call.record, call.hello, [this](const NodeProgress& progress) { tell(progress); }) {}
 
   void run();
 
@@ -60,6 +61,7 @@ class Step {
   void meet();
   void say(const std::string& text) const { print_for_job(call_.hello.node + ": " + text); }
   void say_first(const std::string& why);
+  void tell(const NodeProgress& progress);
   [[noreturn]] void end_failed();
   Verdict stage();
   Verdict prepare();
@@ -105,6 +107,14 @@ void Step::say_first(const std::string& why) {
   std::call_once(said_lost_, [&] {
     if (call_.hello.node_id == 0) say(why);
   });
+}
+
+// srun prints one line for all nodes: with 1,024 nodes, their own would be 61,000 in ten minutes.
+void Step::tell(const NodeProgress& progress) {
+  if (rendezvous_) return rendezvous_->tell_progress(progress);
+  if (call_.hello.node_id > 0) return;
+  say(fmt::format("staging {}: {}", progress.source,
+                  describe_progress(progress.done, progress.total, progress.seconds)));
 }
 
 // If srun has no rendezvous, all nodes see that and may go on without it. If this node cannot reach it or loses the

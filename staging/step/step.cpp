@@ -33,7 +33,7 @@ void run_rendezvous(int wait_seconds) {
   RendezvousServer::Options options;
   options.key = *key;
   options.join_timeout = std::chrono::seconds(wait_seconds);
-  options.report = [](const std::string& why) { print_for_job(why); };
+  options.report = options.progress = [](const std::string& line) { print_for_job(line); };
   RendezvousServer server(UniqueFd(kSocket), options);
   server.run(alive);
 }

@@ -9,7 +9,6 @@ namespace lockstep::transfer {
 namespace {
 
 constexpr std::uint64_t kSecond = 1'000'000'000;
-constexpr std::uint64_t kSayEvery = 10 * kSecond;
 
 }  // namespace
 
@@ -19,14 +18,13 @@ void StepProgress::update(const std::string& source, const PutProgress& now) {
   const std::uint64_t time = monotonic_ns();
   if (source != source_) {
     source_ = source;
-    begun_ns_ = said_ns_ = time;
+    begun_ns_ = told_ns_ = time;
     written_ns_ = 0;
   }
   const double seconds = seconds_between(begun_ns_, time);
-  if (time - said_ns_ >= kSayEvery) {
-    said_ns_ = time;
-    print_for_job(
-        fmt::format("{}: staging {}: {}", hello_.node, entry_name(source), progress_line(now, seconds)));
+  if (tell_ && time - told_ns_ >= static_cast<std::uint64_t>(tell_every_.count())) {
+    told_ns_ = time;
+    tell_({entry_name(source), now.done, now.total, seconds});
   }
   if (time - written_ns_ < kSecond) return;
   written_ns_ = time;

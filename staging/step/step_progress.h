@@ -1,10 +1,12 @@
-// Reports a long copy while it runs: a line in the job's output every ten seconds, and every second the
-// record that the exporter reads (step_report.h).
+// Reports a long copy while it runs: every ten seconds to the user, and every second in the record that the exporter reads
+// (step_report.h).
 //
 // Threads: safe from any.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
+#include <functional>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -17,8 +19,13 @@ namespace lockstep::transfer {
 
 class StepProgress {
  public:
+  /// Tells the user how far a source is.
+  using Tell = std::function<void(const NodeProgress& progress)>;
+
   /// `folder` holds the records; "" for none.
-  StepProgress(std::string folder, const Hello& hello) : folder_(std::move(folder)), hello_(hello) {}
+  StepProgress(std::string folder, const Hello& hello, Tell tell = {},
+               std::chrono::nanoseconds tell_every = std::chrono::seconds(10))
+      : folder_(std::move(folder)), hello_(hello), tell_(std::move(tell)), tell_every_(tell_every) {}
 
   void update(const std::string& source, const PutProgress& now);
   /// Writes the final record: update() does nothing from now on.
@@ -32,11 +39,13 @@ class StepProgress {
 
   std::string folder_;
   const Hello& hello_;
+  Tell tell_;
+  std::chrono::nanoseconds tell_every_;
   std::mutex mutex_;
   bool done_ = false;
   std::string source_;
   std::uint64_t begun_ns_ = 0;
-  std::uint64_t said_ns_ = 0;
+  std::uint64_t told_ns_ = 0;
   std::uint64_t written_ns_ = 0;
 };
 

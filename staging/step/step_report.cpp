@@ -2,7 +2,6 @@
 
 #include <unistd.h>
 
-#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "common/error.h"
@@ -105,22 +104,6 @@ void write_staging_record(const std::filesystem::path& folder, const Hello& hell
   write_file_atomically(folder / "staging.json",
                         text.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n",
                         kForTheGroup);
-}
-
-std::string progress_line(const PutProgress& progress, double seconds) {
-  const double rate = seconds > 0 ? static_cast<double>(progress.done) / seconds : 0;
-  const std::string total = format_bytes(progress.total);
-  const std::string speed = format_bytes(static_cast<std::uint64_t>(rate));
-  if (progress.done >= progress.total) return fmt::format("{} copied, {}/s, not yet published", total, speed);
-  // Rounded down, so that 100 % means all.
-  const double percent =
-      std::floor(100 * static_cast<double>(progress.done) / static_cast<double>(progress.total));
-  std::string text = fmt::format("{:.0f} % of {}, {}/s", percent, total, speed);
-  if (rate > 0) {
-    const double left = static_cast<double>(progress.total - progress.done) / rate;
-    text += fmt::format(", {} left", left < 1 ? "under 1 s" : format_seconds(left));
-  }
-  return text;
 }
 
 }  // namespace lockstep::transfer

@@ -37,7 +37,4 @@ void write_staging_record(const std::filesystem::path& folder, const Hello& hell
                           const std::vector<PutResult>& results,
                           std::optional<std::uint64_t> done = std::nullopt);
 
-/// "43 % of 12.3 GiB, 512 MiB/s, 14 s left"
-std::string progress_line(const PutProgress& progress, double seconds);
-
 }  // namespace lockstep::transfer

@@ -30,12 +30,14 @@ namespace lockstep::transfer {
 namespace {
 
 using std::chrono::milliseconds;
+using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
 constexpr const char* kKey = "the step's one-time key";
 constexpr milliseconds kLong{60'000};
+constexpr milliseconds kProgressInterval{2000};
 
 UniqueFd bound_socket(int& port) {
   UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -66,6 +68,11 @@ class Srun {
     options.failure_window = milliseconds(50);
     options.reconnect_timeout = reconnect_timeout;
     options.silence_timeout = silence_timeout;
+    options.progress_interval = kProgressInterval;
+    options.progress = [this](const std::string& line) {
+      const std::lock_guard lock(mutex_);
+      progress_.push_back(line);
+    };
     options.report = [this](const std::string& line) {
       const std::lock_guard lock(mutex_);
       lines_.push_back(line);
@@ -83,6 +90,10 @@ class Srun {
   }
   RendezvousAddress address() const { return {port_, {"127.0.0.1"}, kKey}; }
   int port() const { return port_; }
+  std::vector<std::string> progress() {
+    const std::lock_guard lock(mutex_);
+    return progress_;
+  }
   std::vector<std::string> lines() {
     const std::lock_guard lock(mutex_);
     return lines_;
@@ -92,7 +103,7 @@ class Srun {
   UniqueFd alive_, ours_;
   int port_ = 0;
   std::mutex mutex_;
-  std::vector<std::string> lines_;
+  std::vector<std::string> lines_, progress_;
   std::optional<RendezvousServer> server_;
   std::thread thread_;
 };
@@ -499,6 +510,38 @@ TEST(Rendezvous, ARoundSendsTheDataOfAllNodesToAllNodes) {
     }));
   }
   for (auto& one : nodes) EXPECT_EQ(one.get().dump(), R"({"0":0,"1":10,"2":20,"3":30,"4":40})");
+}
+
+TEST(Rendezvous, TheProgressOfAllNodesIsOneLine) {
+  constexpr std::uint32_t kNodes = 64;
+  Srun srun;
+  std::vector<std::unique_ptr<Rendezvous>> nodes;
+  for (std::uint32_t id = 0; id < kNodes; ++id)
+    nodes.push_back(std::make_unique<Rendezvous>(srun.address(), hello(id, kNodes), kIgnore));
+  const auto tell = [&](std::uint64_t done) {
+    for (std::uint32_t id = 0; id < kNodes; ++id) {
+      for (const std::uint64_t part : {done - 1, done})
+        nodes[id]->tell_progress({"pack", part - id / 63, 100, 10});
+    }
+    nodes[0]->is_lost(0);  // srun has read what this node has sent
+  };
+  const auto lines = [&](std::size_t count) {
+    const std::uint64_t begin = monotonic_ns();
+    while (srun.progress().size() < count && seconds_between(begin, monotonic_ns()) < 30)
+      std::this_thread::yield();
+    return srun.progress();
+  };
+  tell(50);
+  EXPECT_THAT(lines(1), ElementsAre("staging pack on 64 nodes: 49 % of 6.25 KiB, 319 B/s, 10.0 s left; the "
+                                    "slowest is n64 (49 %)"));
+  const std::uint64_t said = monotonic_ns();
+  tell(60);
+  EXPECT_EQ(lines(2).size(), 2U);
+  EXPECT_GT(seconds_between(said, monotonic_ns()), 1.5) << "one every two seconds";
+  // A node that has left has all; without any other there is nothing to tell.
+  for (std::uint32_t id = 1; id < kNodes; ++id) nodes[id]->leave();
+  nodes[0]->tell_progress({"pack", 70, 100, 10});
+  EXPECT_THAT(lines(3).back(), AllOf(HasSubstr("99 % of 6.25 KiB"), HasSubstr("the slowest is n1 (70 %)")));
 }
 
 TEST(Rendezvous, ARoundWaitsOnlyForFinishedNodesThatStay) {

@@ -11,6 +11,8 @@
 #include <thread>
 
 #include "common/error.h"
+#include "staging/rendezvous/node_names.h"
+#include "staging/step/step_progress.h"
 #include "staging/step/step_report.h"
 #include "tests/unit/exporters/temporary_folder.h"
 
@@ -182,15 +184,27 @@ TEST_F(JobsFolder, TheRecordIsReadableForTheGroupWhateverTheUmask) {
 }
 
 TEST(StepReport, ALongCopySaysHowFarItIs) {
-  PutProgress progress;
-  progress.done = 256U << 20U;
-  progress.total = 1U << 30U;
-  EXPECT_EQ(progress_line(progress, 2), "25 % of 1.00 GiB, 128 MiB/s, 6.00 s left");
-  progress.done = progress.total - 1;
-  EXPECT_EQ(progress_line(progress, 2), "99 % of 1.00 GiB, 512 MiB/s, under 1 s left");
-  progress.done = progress.total;
-  EXPECT_EQ(progress_line(progress, 2), "1.00 GiB copied, 512 MiB/s, not yet published");
-  EXPECT_EQ(progress_line({}, 0), "0 B copied, 0 B/s, not yet published");
+  constexpr std::uint64_t kTotal = 1U << 30U;
+  EXPECT_EQ(describe_progress(kTotal / 4, kTotal, 2), "25 % of 1.00 GiB, 128 MiB/s, 6.00 s left");
+  EXPECT_EQ(describe_progress(kTotal - 1, kTotal, 2), "99 % of 1.00 GiB, 512 MiB/s, under 1 s left");
+  EXPECT_EQ(describe_progress(kTotal, kTotal, 2), "1.00 GiB copied, 512 MiB/s, not yet published");
+  EXPECT_EQ(describe_progress(0, 0, 0), "0 B copied, 0 B/s, not yet published");
+}
+
+TEST(StepReport, TheUserIsToldNowAndThen) {
+  const Hello hello;
+  std::vector<std::string> told;
+  const StepProgress::Tell tell = [&](const NodeProgress& progress) {
+    told.push_back(fmt::format("{} {} of {}", progress.source, progress.done, progress.total));
+  };
+  StepProgress often("", hello, tell, std::chrono::nanoseconds(0));
+  often.update("/mnt/man", {.done = 1, .total = 3});
+  often.update("/mnt/man", {.done = 2, .total = 3});
+  EXPECT_THAT(told, testing::ElementsAre("man 1 of 3", "man 2 of 3"));
+  often.done("done", {});
+  often.update("/mnt/man", {.done = 3, .total = 3});
+  StepProgress("", hello, tell).update("/mnt/man", {.done = 1, .total = 3});
+  EXPECT_EQ(told.size(), 2U);
 }
 
 TEST(StepReport, TheSummaryNamesSourcesAndHits) {
