@@ -2,6 +2,9 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
+#include <cerrno>
 #include <csignal>
 #include <memory>
 #include <optional>
@@ -38,6 +41,26 @@ void run_rendezvous(int wait_seconds) {
   server.run(alive);
 }
 
+// The problem, or nothing, and then the sources, each ended by a zero byte. Names are bytes, which JSON cannot hold.
+void read_names(StepCall& call) {
+  std::string text;
+  std::array<char, 65536> part{};
+  ssize_t count = 0;
+  while ((count = ::read(STDIN_FILENO, part.data(), part.size())) != 0) {
+    if (count > 0) text.append(part.data(), static_cast<std::size_t>(count));
+    if (count < 0 && errno != EINTR) fail_errno("cannot read the sources from standard input");
+  }
+  std::vector<std::string> names;
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t end = std::min(text.find('\0', at), text.size());
+    names.push_back(text.substr(at, end - at));
+    at = end + 1;
+  }
+  if (names.empty()) fail_usage("--names-from-stdin: standard input is empty");
+  if (!names.front().empty()) call.problem = names.front();
+  call.sources.assign(names.begin() + 1, names.end());
+}
+
 void set_ports(const std::string& range, Exchange::Options& exchange) {
   const std::size_t dash = range.find('-');
   const auto low = to_number<std::uint16_t>(range.substr(0, dash));
@@ -51,7 +74,9 @@ void set_ports(const std::string& range, Exchange::Options& exchange) {
 
 void add_step_verbs(Tool& tool) {
   const auto call = std::make_shared<StepCall>();
-  CLI::App& step = tool.verb("step", "For the Slurm plugin: stage a step's sources on this node", [call] {
+  const auto from_stdin = std::make_shared<bool>(false);
+  CLI::App& step = tool.verb("step", "For the Slurm plugin: stage a step's sources on this node", [=] {
+    if (*from_stdin) read_names(*call);
     if (call->hello.node_id >= call->hello.nodes)
       fail_usage("--node-id ({}) must be below --nodes ({})", call->hello.node_id, call->hello.nodes);
     if (call->mode == StepMode::background && call->watch_fd < 0)
@@ -59,6 +84,8 @@ void add_step_verbs(Tool& tool) {
     stage_step(*call);
   });
   step.add_option("source", call->sources, "Absolute paths of packs, shards, patterns");
+  step.add_flag("--names-from-stdin", *from_stdin,
+                "Read --problem and the sources from standard input, each ended by a zero byte");
   step.add_option("--cache", call->put.cache_dir, "The user's store on this node")->required();
   step.add_option("--job", call->hello.job, "Slurm's job number")->required();
   step.add_option("--restart", call->restart, "How often Slurm has queued the job again");

@@ -54,6 +54,10 @@ nothing_left_on() { [ -z "$(left_on "$1")" ]; }
 
 no_helpers() { [ -z "$(helpers_running)" ]; }
 
+# The command lines of all our processes, on all nodes and on the login node.
+our_command_lines() {
+  as_root sh -c 'for process in /proc/[0-9]*; do case $(readlink "$process/exe") in */lockstep-*) tr "\0" " " <"$process/cmdline" && echo ;; esac; done'
+}
 staging_on() { as_root pgrep -f "lockstep-stage step .* --node $1 "; }
 copying_on() { root_on_node "$1" sh -c 'ls -d /mnt/local/lockstep/*/objects/.incoming-*'; }
 

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -56,8 +57,8 @@ bool renumber(const std::vector<int>& descriptors) {
 }
 
 // In the child, between fork and exec: system calls only.
-[[noreturn]] void become(const Command& command, char** arguments, char** environment, int output, int error,
-                         pid_t parent) {
+[[noreturn]] void become(const Command& command, char** arguments, char** environment, int input, int output,
+                         int error, pid_t parent) {
   default_signals();
   if (command.own_group) ::setpgid(0, 0);
   if (command.dies_with_parent) {
@@ -65,13 +66,26 @@ bool renumber(const std::vector<int>& descriptors) {
     if (::getppid() != parent) ::_exit(kCannotStart);
   }
   ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
-  const int nothing = ::open("/dev/null", O_RDWR);
-  if (nothing < 0 || ::dup2(nothing, STDIN_FILENO) < 0 || ::dup2(output, STDOUT_FILENO) < 0 ||
+  if (::dup2(input, STDIN_FILENO) < 0 || ::dup2(output, STDOUT_FILENO) < 0 ||
       ::dup2(error, STDERR_FILENO) < 0 || !renumber(command.descriptors)) {
     ::_exit(kCannotStart);
   }
   ::execve(arguments[0], arguments, environment);
   ::_exit(kCannotStart);
+}
+
+// In memory, because a pipe would hold only a part until the helper reads it.
+UniqueFd file_of(const std::string& input) {
+  UniqueFd file(::memfd_create("input", MFD_CLOEXEC));
+  if (!file) throw Error("cannot make the input of a process: " + errno_text(errno));
+  for (std::size_t done = 0; done < input.size();) {
+    const ssize_t put = ::write(file.get(), input.data() + done, input.size() - done);
+    if (put < 0 && errno == EINTR) continue;
+    if (put <= 0) throw Error("cannot write the input of a process: " + errno_text(errno));
+    done += static_cast<std::size_t>(put);
+  }
+  ::lseek(file.get(), 0, SEEK_SET);
+  return file;
 }
 
 pid_t spawn(const Command& command, int output, int error) {
@@ -84,11 +98,13 @@ pid_t spawn(const Command& command, int output, int error) {
   variables.insert(variables.end(), command.environment.begin(), command.environment.end());
   const std::vector<char*> arguments = pointers(command.arguments);
   const std::vector<char*> environment = pointers(variables);
+  const UniqueFd input =
+      command.input.empty() ? UniqueFd(::open("/dev/null", O_RDONLY | O_CLOEXEC)) : file_of(command.input);
   const pid_t parent = ::getpid();
   const pid_t child = ::fork();
   if (child == 0) {
-    become(command, const_cast<char**>(arguments.data()), const_cast<char**>(environment.data()), output,
-           error, parent);
+    become(command, const_cast<char**>(arguments.data()), const_cast<char**>(environment.data()), input.get(),
+           output, error, parent);
   }
   if (child < 0) throw Error("cannot start a process: " + errno_text(errno));
   return child;

@@ -1,7 +1,8 @@
 // Runs the tools as processes, so that no work, and no crash of it, happens inside Slurm's processes.
 //
 // A helper starts with a clean environment, the three standard descriptors and those of its Command; it
-// cannot gain privileges, and it dies with the process that started it.
+// cannot gain privileges, and it dies with the process that started it. Every user of the machine can read its arguments;
+// its environment and its input are its user's alone.
 //
 // Threads: start(), run() and capture() from a process with one thread (a task before exec, srun before it
 // launches).
@@ -30,6 +31,7 @@ std::string helper_program(const std::string& folder, const std::string& name);
 struct Command {
   std::vector<std::string> arguments;    ///< the program's absolute path first
   std::vector<std::string> environment;  ///< NAME=value, added to PATH and LANG
+  std::string input;                     ///< its standard input
   std::vector<int> descriptors;          ///< become 3, 4, ... in the helper
   bool dies_with_parent = true;
   bool own_group = false;  ///< leads a process group, so that its children can be killed with it
@@ -46,8 +48,7 @@ struct CommandResult {
   bool in_time = true;  ///< capture(): false if it was killed because it took too long
 };
 
-/// Starts a helper with standard input from /dev/null and both outputs on this process's standard error.
-/// Throws Error if the program does not exist.
+/// Starts a helper with both outputs on this process's standard error. Throws Error if the program does not exist.
 pid_t start(const Command& command);
 
 /// start(), then waits for the helper's end.

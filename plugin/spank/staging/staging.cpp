@@ -154,11 +154,11 @@ WorkResult stage(const StepOnNode& step, const Config& config, const Settings& s
     Command command;
     command.arguments = step_arguments(step, config, settings);
     if (step.lifetime_fd >= 0) command.descriptors = {step.lifetime_fd};
-    if (!problem.empty()) command.arguments.insert(command.arguments.end(), {"--problem", problem});
-    command.arguments.emplace_back("--");
-    command.arguments.insert(command.arguments.end(), sources.begin(), sources.end());
+    // Every user of the machine can read the arguments.
+    command.arguments.emplace_back("--names-from-stdin");
+    command.input = problem + '\0';
+    for (const std::string& source : sources) command.input += source + '\0';
     if (step.nodes > 1 && link != nullptr && link->port > 0) {
-      // In the environment: every user of the machine can read the arguments.
       command.environment = {
           "LOCKSTEP_RENDEZVOUS=" + std::to_string(link->port) + " " + step.srun_address + " " + link->host,
           "LOCKSTEP_RENDEZVOUS_KEY=" + link->key};

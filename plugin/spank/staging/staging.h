@@ -48,7 +48,7 @@ const std::string& tier_folder(const Config& config, const Settings& settings);
 /// The value of LOCKSTEP_DATA.
 std::string data_folder(const StepOnNode& step);
 
-/// The command line of lockstep-stage, without the sources.
+/// The command line of lockstep-stage, without what its standard input has: the problem and the sources.
 std::vector<std::string> step_arguments(const StepOnNode& step, const Config& config,
                                         const Settings& settings);
 

@@ -150,8 +150,11 @@ int in_child(const std::function<void()>& work) {
 }
 
 pid_t child_of(pid_t process) {
-  pid_t child = -1;
-  std::ifstream(fmt::format("/proc/{0}/task/{0}/children", process)) >> child;
+  pid_t child = 0;
+  const bool found = wait_for([&] {
+    return static_cast<bool>(std::ifstream(fmt::format("/proc/{0}/task/{0}/children", process)) >> child);
+  });
+  if (!found) fail("process {} has no child", process);
   return child;
 }
 

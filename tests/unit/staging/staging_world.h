@@ -69,7 +69,7 @@ pid_t start_child(const std::function<void()>& work);
 int end_of(pid_t child);
 /// Starts a child and waits for it.
 int in_child(const std::function<void()>& work);
-/// The only child of a process.
+/// The only child of a process. Waits until there is one, and throws Error if there is none.
 pid_t child_of(pid_t process);
 
 /// Matches a call that throws Error whose message contains all these texts.

@@ -68,6 +68,27 @@ print('mixed' if links and local else 'links: %d, mixed: %d' % (links, local))
   EXPECT_EQ(step({}, {pack.string()}), 0);
 }
 
+TEST_F(StageStep, WhileItCopiesNoCommandLineHasTheNamesOfTheData) {
+  const fs::path pack = make_big_pack("secret");
+  Tasks tasks;
+  ASSERT_EQ(
+      step({"--mode", "background", "--watch-fd", tasks.word(), "--bandwidth", "1000000"}, {pack.string()}),
+      0)
+      << said();
+  int ours = 0;
+  for (const fs::directory_entry& process : fs::directory_iterator("/proc")) {
+    std::ifstream file(process.path() / "cmdline");
+    const std::string arguments(std::istreambuf_iterator<char>(file), {});
+    if (arguments.find(at("cache0")) == std::string::npos) continue;
+    ++ours;
+    EXPECT_THAT(arguments, testing::Not(HasSubstr("secret")));
+  }
+  EXPECT_EQ(ours, 1) << "the process that copies";
+  tasks.end();
+  int status = 0;
+  EXPECT_GT(::wait(&status), 0);
+}
+
 // Without the change, the folder was exchanged at the end, and a task in it saw the old one lose its files.
 TEST_F(StageStep, ATaskInTheFolderSeesAllFilesUntilTheEnd) {
   for (int i = 0; i < 200; ++i) write(fmt::format("plain/{:03}", i), std::string(1000, 'x'));

@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -69,10 +70,16 @@ class StageStep : public StagingTest {
         LOCKSTEP_STAGE, "step", "--cache", at(fmt::format("cache{}", node)), "--job", "7",
         "--step",       "0",    "--node",  fmt::format("n{}", node + 1)};
     words.insert(words.end(), more.begin(), more.end());
-    words.emplace_back("--");
-    words.insert(words.end(), sources.begin(), sources.end());
+    words.emplace_back("--names-from-stdin");
+    std::string names(1, '\0');  // no problem
+    for (const std::string& source : sources) names += source + '\0';
     fs::create_directories(at(fmt::format("cache{}", node)));
     return start_child([&] {
+      const UniqueFd input(::memfd_create("input", MFD_CLOEXEC));
+      if (::write(input.get(), names.data(), names.size()) != static_cast<ssize_t>(names.size()))
+        fail_errno("memfd");
+      ::lseek(input.get(), 0, SEEK_SET);
+      ::dup2(input.get(), STDIN_FILENO);
       const int out = ::open(at(fmt::format("error.{}", node)).c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
       ::dup2(out, STDERR_FILENO);
       std::vector<char*> arguments;

@@ -67,6 +67,13 @@ TEST(Process, AHangingProcessIsKilledWithItsChildren) {
   ::close(pipe[0]);
 }
 
+TEST(Process, InputOfAnyLengthArrives) {
+  Command command = shell("wc -c");
+  EXPECT_EQ(capture(command, kTimeout).output, "0\n");
+  command.input.assign(1'000'000, 'x');
+  EXPECT_EQ(capture(command, kTimeout).output, "1000000\n");
+}
+
 TEST(Process, TheEnvironmentIsClean) {
   ::setenv("LD_PRELOAD_EXAMPLE", "evil", 1);
   Command command = shell("env");

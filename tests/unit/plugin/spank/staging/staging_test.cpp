@@ -6,6 +6,7 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 
 #include "tests/unit/exporters/temporary_folder.h"
 
@@ -115,6 +116,29 @@ TEST(Staging, AMegatronPairNeedsBothFiles) {
   EXPECT_EQ(missing_source(step, {"/x/tokens"}), "/x/tokens");
   std::ofstream(data_folder(step) + "/tokens.idx") << "x";
   EXPECT_EQ(missing_source(step, {"/x/tokens"}), "");
+}
+
+// Every user of a node can read the command lines there.
+TEST(Staging, TheNamesOfTheDataAreNotOnTheHelpersCommandLine) {
+  const testing::TemporaryFolder folder;
+  const auto content = [&](const char* name) {
+    std::ifstream file(folder.path() / name);
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  };
+  const std::filesystem::path helper = folder.path() / "lockstep-stage";
+  std::ofstream(helper) << "#!/bin/sh\ncd " << folder.path().string()
+                        << "\ntr '\\0' ' ' </proc/$$/cmdline >arguments\ntr '\\0' '|' >input\n";
+  std::filesystem::permissions(helper, std::filesystem::perms::owner_all);
+  Config config;
+  config.helpers = folder.path();
+  Settings settings;
+  settings.sources = {"/data/secret", "/data/two words"};
+  StepOnNode step = some_step();
+  step.problem = "/data/secret cannot be staged";
+  stage(step, config, settings, nullptr);
+  EXPECT_THAT(content("arguments"),
+              testing::AllOf(HasSubstr("step --cache /cache/1000"), Not(HasSubstr("/data/"))));
+  EXPECT_EQ(content("input"), "/data/secret cannot be staged|/data/secret|/data/two words|");
 }
 
 TEST(Staging, OnlyAHelperThatCrashedOrWasKilledIsReplaced) {
