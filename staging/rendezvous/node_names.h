@@ -9,8 +9,6 @@
 #include <utility>
 #include <vector>
 
-#include "staging/rendezvous/rendezvous_messages.h"
-
 namespace lockstep::transfer {
 
 /// Expands "n[1-3,7],login" to names, in order. If the text is malformed, returns the names before the error.
@@ -18,6 +16,13 @@ std::vector<std::string> expand_node_list(const std::string& list);
 
 /// "0.41 s to 3.2 s, median 0.5 s; the slowest is n3", from the seconds of each node; "" for fewer than two nodes.
 std::string describe_times(std::vector<std::pair<double, std::string>> seconds);
+
+/// How far the copy of a source is on a node.
+struct NodeProgress {
+  std::string source;  ///< its name
+  std::uint64_t done = 0, total = 0;
+  double seconds = 0;  ///< since it began
+};
 
 /// "43 % of 12.3 GiB, 512 MiB/s, 14 s left"
 std::string describe_progress(std::uint64_t done, std::uint64_t total, double seconds);

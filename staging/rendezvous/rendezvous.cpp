@@ -193,7 +193,7 @@ nlohmann::json Rendezvous::address_of(std::uint32_t node) {
 
 void Rendezvous::tell_progress(const NodeProgress& progress) {
   try {
-    send(RoundMessage{kProgressQuestion, {{"progress", progress.to_json()}}}.to_text());
+    send(RoundMessage{kProgressQuestion, {{"progress", to_json(progress)}}}.to_text());
   } catch (const Error&) {
     // The listening thread sees that too, and says so.
   }

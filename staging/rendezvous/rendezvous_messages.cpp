@@ -1,7 +1,5 @@
 #include "staging/rendezvous/rendezvous_messages.h"
 
-#include "staging/rendezvous/node_names.h"
-
 namespace lockstep::transfer {
 namespace {
 
@@ -67,11 +65,14 @@ Verdict Verdict::from_text(const std::string& text) {
   });
 }
 
-nlohmann::json NodeProgress::to_json() const {
-  return {{"source", source}, {"done", done}, {"total", total}, {"seconds", seconds}};
+nlohmann::json to_json(const NodeProgress& progress) {
+  return {{"source", progress.source},
+          {"done", progress.done},
+          {"total", progress.total},
+          {"seconds", progress.seconds}};
 }
 
-NodeProgress NodeProgress::from_json(const nlohmann::json& value) {
+NodeProgress node_progress_from(const nlohmann::json& value) {
   return {value.at("source"), value.at("done"), value.at("total"), value.at("seconds")};
 }
 

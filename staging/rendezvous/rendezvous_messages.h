@@ -9,6 +9,7 @@
 #include <string>
 
 #include "common/error.h"
+#include "staging/rendezvous/node_names.h"
 
 namespace lockstep::transfer {
 
@@ -45,17 +46,6 @@ struct Verdict {
   static Verdict from_text(const std::string& text);
 };
 
-/// How far the copy of a source is on a node.
-struct NodeProgress {
-  std::string source;  ///< its name
-  std::uint64_t done = 0, total = 0;
-  double seconds = 0;  ///< since it began
-
-  nlohmann::json to_json() const;
-  /// Throws nlohmann::json::exception.
-  static NodeProgress from_json(const nlohmann::json& value);
-};
-
 /// A node's contribution to a round that all nodes take part in. srun collects them and sends all of them to
 /// every node. Most nodes say the same, so the answer has each contribution once, with the nodes that made it.
 struct RoundMessage {
@@ -80,6 +70,9 @@ inline constexpr char kQuestion = '?';
 
 /// The question with which a node tells srun how far it is. Earlier releases of srun's helper answer it too.
 inline constexpr const char* kProgressQuestion = "?progress";
+nlohmann::json to_json(const NodeProgress& progress);
+/// Throws nlohmann::json::exception.
+NodeProgress node_progress_from(const nlohmann::json& value);
 
 /// The service of the rendezvous (secure_connection.h).
 inline constexpr const char* kRendezvousService = "rendezvous";

@@ -274,7 +274,7 @@ void RendezvousServer::answer_question(Peer& peer, const RoundMessage& question)
     nlohmann::json answer = nlohmann::json::object();
     if (question.data.contains("progress")) {
       group.progress[peer.hello->node_id] = {peer.hello->node,
-                                             NodeProgress::from_json(question.data.at("progress"))};
+                                             node_progress_from(question.data.at("progress"))};
       // The nodes tell it at about the same time.
       if (!group.progress_due)
         group.progress_due = std::max(Clock::now() + options_.progress_interval / 10,

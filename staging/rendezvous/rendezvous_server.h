@@ -5,8 +5,8 @@
 // comes, or disconnects and does not come back fails the step for all nodes. The line that says so is printed
 // here, on srun's standard error, which is the job's output.
 //
-// Other users can connect too. A connection that has sent nothing for two seconds is dropped, and one that has not
-// introduced itself after ten; of each address only so many wait at a time. A node that is dropped connects again.
+// Other users can connect too. A connection that has sent nothing for two seconds is dropped, and one that does not
+// introduce itself after ten; of each address only so many wait at a time. A node that is dropped connects again.
 //
 // Threads: run() uses the calling thread only.
 #pragma once
