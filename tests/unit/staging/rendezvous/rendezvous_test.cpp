@@ -1,132 +1,31 @@
 #include "staging/rendezvous/rendezvous.h"
 
-#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <array>
-#include <atomic>
 #include <future>
 #include <memory>
-#include <mutex>
-#include <optional>
 #include <thread>
 #include <vector>
 
 #include "common/clock.h"
 #include "common/error.h"
-#include "common/leaf/open_files.h"
 #include "common/sockets.h"
-#include "staging/rendezvous/rendezvous_server.h"
 #include "staging/rendezvous/secure_connection.h"
 #include "tests/unit/message_of.h"
+#include "tests/unit/staging/rendezvous/rendezvous_world.h"
 
 namespace lockstep::transfer {
 namespace {
 
-using std::chrono::milliseconds;
 using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
-
-constexpr const char* kKey = "the step's one-time key";
-constexpr milliseconds kLong{60'000};
-constexpr milliseconds kProgressInterval{2000};
-
-UniqueFd bound_socket(int& port) {
-  UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_ANY);
-  socklen_t length = sizeof address;
-  if (::bind(socket.get(), reinterpret_cast<sockaddr*>(&address), length) != 0 ||
-      ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &length) != 0) {
-    fail_errno("no socket");
-  }
-  port = ntohs(address.sin_port);
-  return socket;
-}
-
-// srun with its rendezvous, on a thread. It ends with the object.
-class Srun {
- public:
-  explicit Srun(milliseconds join_timeout = kLong, milliseconds reconnect_timeout = milliseconds(50),
-                milliseconds silence_timeout = kLong) {
-    std::array<int, 2> ends{};
-    if (::pipe2(ends.data(), O_CLOEXEC) != 0) fail_errno("no pipe");
-    alive_.reset(ends[0]);
-    ours_.reset(ends[1]);
-    RendezvousServer::Options options;
-    options.key = kKey;
-    options.join_timeout = join_timeout;
-    options.failure_window = milliseconds(50);
-    options.reconnect_timeout = reconnect_timeout;
-    options.silence_timeout = silence_timeout;
-    options.progress_interval = kProgressInterval;
-    options.progress = [this](const std::string& line) {
-      const std::lock_guard lock(mutex_);
-      progress_.push_back(line);
-    };
-    options.report = [this](const std::string& line) {
-      const std::lock_guard lock(mutex_);
-      lines_.push_back(line);
-    };
-    server_.emplace(bound_socket(port_), options);
-    thread_ = std::thread([this] {
-      server_->run(alive_);
-      server_.reset();  // closes its connections, as a process that ends does
-    });
-  }
-  ~Srun() { end(); }
-  void end() {
-    ours_.reset();
-    if (thread_.joinable()) thread_.join();
-  }
-  RendezvousAddress address() const { return {port_, {"127.0.0.1"}, kKey}; }
-  int port() const { return port_; }
-  std::vector<std::string> progress() {
-    const std::lock_guard lock(mutex_);
-    return progress_;
-  }
-  std::vector<std::string> lines() {
-    const std::lock_guard lock(mutex_);
-    return lines_;
-  }
-
- private:
-  UniqueFd alive_, ours_;
-  int port_ = 0;
-  std::mutex mutex_;
-  std::vector<std::string> lines_, progress_;
-  std::optional<RendezvousServer> server_;
-  std::thread thread_;
-};
-
-Hello hello(std::uint32_t id, std::uint32_t nodes, std::uint32_t job = 7) {
-  return {job, "0", fmt::format("n{}", id + 1), id, nodes, fmt::format("n[1-{}]", nodes), ""};
-}
-
-const auto kIgnore = [](const std::string&) {};
-
-// A node whose staging takes no time.
-std::future<Verdict> node(const Srun& srun, const Hello& who, const Verdict& outcome) {
-  return std::async(std::launch::async, [address = srun.address(), who, outcome] {
-    return Rendezvous(address, who, kIgnore).agree(outcome);
-  });
-}
-
-void expect_two_nodes_agree(const Srun& srun) {
-  std::future<Verdict> first = node(srun, hello(0, 2), {true, ""});
-  std::future<Verdict> second = node(srun, hello(1, 2), {true, ""});
-  EXPECT_TRUE(first.get().good);
-  EXPECT_TRUE(second.get().good);
-}
 
 // A node that connects, introduces itself, perhaps reports its outcome, and then sends nothing more, as a
 // stopped process does.
@@ -318,107 +217,6 @@ TEST(Rendezvous, UnauthenticatedConnectionsDoNotDisturb) {
         ::send(connections.back().get(), text.data(), text.size(), MSG_NOSIGNAL);
   }
   expect_two_nodes_agree(srun);
-}
-
-// Holds connections that send nothing, or one byte, and opens those again that srun drops.
-class Attacker {
- public:
-  Attacker(int port, std::size_t connections, std::string bytes = "")
-      : port_(port), connections_(connections), bytes_(std::move(bytes)) {
-    open();
-    thread_ = std::jthread([this](const std::stop_token& stop) {
-      while (!stop.stop_requested()) {
-        std::vector<pollfd> wait;
-        for (const UniqueFd& connection : held_) wait.push_back({connection.get(), POLLIN, 0});
-        ::poll(wait.data(), wait.size(), 10);
-        for (std::size_t i = wait.size(); i-- > 0;) {
-          if (wait[i].revents == 0) continue;
-          held_.erase(held_.begin() + static_cast<std::ptrdiff_t>(i));
-          ++dropped_;
-        }
-        open();
-      }
-    });
-  }
-  std::size_t dropped() const { return dropped_; }
-
- private:
-  void open() {
-    while (held_.size() < connections_) {
-      held_.push_back(connect_to({"127.0.0.1"}, port_, milliseconds(10'000)));
-      [[maybe_unused]] const ssize_t put =
-          ::send(held_.back().get(), bytes_.data(), bytes_.size(), MSG_NOSIGNAL);
-    }
-  }
-
-  const int port_;
-  const std::size_t connections_;
-  const std::string bytes_;
-  std::vector<UniqueFd> held_;
-  std::atomic<std::size_t> dropped_ = 0;
-  std::jthread thread_;  // the last member: it uses the others
-};
-
-// With both ends in this process.
-bool has_descriptors(std::size_t connections) {
-  raise_open_files_limit();
-  rlimit limit{};
-  return ::getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur > 2 * connections + 100;
-}
-
-TEST(Rendezvous, AnAttackerDoesNotKeepTheNodesOfALargeStepOut) {
-  constexpr std::uint32_t kNodes = 1024;
-  constexpr std::size_t kAttacks = 900;
-  if (!has_descriptors(kNodes + kAttacks)) GTEST_SKIP() << "needs more file descriptors";
-  Srun srun;
-  const Attacker attacker(srun.port(), kAttacks);
-  std::vector<std::unique_ptr<Rendezvous>> nodes(kNodes);
-  std::atomic<std::uint32_t> next = 0;
-  std::vector<std::future<void>> joining;
-  for (int i = 0; i < 8; ++i) {
-    joining.push_back(std::async(std::launch::async, [&] {
-      for (std::uint32_t id = next++; id < kNodes; id = next++) {
-        nodes[id] = std::make_unique<Rendezvous>(srun.address(), hello(id, kNodes), kIgnore);
-        nodes[id]->is_lost(id);  // srun answers only nodes that have joined
-      }
-    }));
-  }
-  for (std::future<void>& one : joining) one.get();
-  EXPECT_THAT(srun.lines(), IsEmpty());
-  while (attacker.dropped() == 0) std::this_thread::yield();
-  for (const auto& node : nodes) node->leave();
-}
-
-TEST(Rendezvous, ANodeThatFindsNoRoomConnectsAgain) {
-  constexpr std::size_t kAll = 1024;
-  if (!has_descriptors(kAll)) GTEST_SKIP() << "needs more file descriptors";
-  Srun srun;
-  std::vector<UniqueFd> silent;
-  for (std::size_t i = 0; i < kAll; ++i)
-    silent.push_back(connect_to({"127.0.0.1"}, srun.port(), milliseconds(10'000)));
-  expect_two_nodes_agree(srun);
-}
-
-TEST(Rendezvous, AnAddressThatTakesAllItsRoomLeavesThatOfTheOthers) {
-  constexpr std::size_t kMore = 1100;
-  if (!has_descriptors(kMore)) GTEST_SKIP() << "needs more file descriptors";
-  const UniqueFd route(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-  sockaddr_in anywhere{};
-  anywhere.sin_family = AF_INET;
-  anywhere.sin_port = htons(9);
-  anywhere.sin_addr.s_addr = htonl(0xC0000201);  // 192.0.2.1, of no machine
-  if (::connect(route.get(), reinterpret_cast<const sockaddr*>(&anywhere), sizeof anywhere) != 0)
-    GTEST_SKIP() << "needs an address beside 127.0.0.1";
-  Srun srun;
-  const Attacker attacker(srun.port(), kMore, "\x16");  // the beginning of TLS
-  RendezvousAddress address = srun.address();
-  address.hosts = {local_address(route)};
-  std::future<Verdict> first = std::async(std::launch::async, [&] {
-    return Rendezvous(address, hello(0, 2), kIgnore).agree({true, ""});
-  });
-  EXPECT_TRUE(Rendezvous(address, hello(1, 2), kIgnore).agree({true, ""}).good);
-  EXPECT_TRUE(first.get().good);
-  EXPECT_GT(attacker.dropped(), 0U);
 }
 
 TEST(Rendezvous, ASecondProcessCannotTakeThePlaceOfANodeThatIsConnected) {
