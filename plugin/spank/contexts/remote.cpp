@@ -25,6 +25,7 @@
 #include "plugin/spank/process/node_tasks.h"
 #include "plugin/spank/process/process.h"
 #include "plugin/spank/process/report.h"
+#include "plugin/spank/process/step_folders.h"
 #include "plugin/spank/staging/helper_cpus.h"
 #include "plugin/spank/staging/lease.h"
 #include "plugin/spank/staging/staging.h"
@@ -61,6 +62,7 @@ struct PreparedStep {
   std::uint32_t granted_cpus = 0;  ///< number of CPUs that the step has on this node
   int cpus_per_task = 0;           ///< value of --cpus-per-task, or 0
   std::optional<StepLease> lease;  ///< held until the step ends
+  std::vector<UniqueFd> marks;     ///< of the step's folders (step_folders.h), held until this process ends
   UniqueFd lifetime;               ///< write end of StepOnNode::lifetime_fd, closed when all tasks have ended
   std::uint32_t ended_tasks = 0;
 };
@@ -92,6 +94,10 @@ std::string step_name(std::uint32_t step) {
 std::string this_node(spank_t spank) {
   const std::string name = job_variable(spank, "SLURMD_NODENAME");
   return name.empty() ? host_name() : name;
+}
+
+std::string name_of(const StepOnNode& step) {
+  return std::to_string(step.job) + "." + step.step;
 }
 
 StepOnNode identify(spank_t spank) {
@@ -160,8 +166,11 @@ void make_store(PreparedStep& step, gid_t gid) {
 // For a step that may read from its source if this node's cache is unusable.
 void make_links(PreparedStep& step, gid_t gid) {
   try {
+    // Of this job, so that nothing of the user's stays after it. Nobody else may list the numbers of jobs.
     const Folder links = Folder::open_root(invocation().config.links, true);
-    step.step.links = links.own(std::to_string(step.step.uid), step.step.uid, gid, 0700).path();
+    const Folder of_job = links.own("jobs", 0, 0, 0711).own(std::to_string(step.step.job), 0, 0, 0711);
+    step.marks.push_back(mark_running(of_job, name_of(step.step)));
+    step.step.links = of_job.own(std::to_string(step.step.uid), step.step.uid, gid, 0700).path();
   } catch (const Error& error) {
     log(error.what());  // the job's line is about the cache
   }
@@ -207,10 +216,9 @@ void make_record_folder(PreparedStep& step) {
     const Folder records = Folder::open_root(config.records, true);
     // The exporter must list the jobs in it; other users must not.
     const Folder user = records.own(std::to_string(step.step.uid), 0, entry.gr_gid, 0751);
-    const std::string name = std::to_string(step.step.job) + "." + step.step.step;
-    const Folder folder = user.own(name, step.step.uid, entry.gr_gid, 02750);
-    ::unlinkat(user.fd(), (kEnded + name).c_str(), 0);  // a requeued job runs again under its old number
-    step.step.record = folder.path();
+    const std::string name = name_of(step.step);
+    step.marks.push_back(mark_running(user, name));
+    step.step.record = user.own(name, step.step.uid, entry.gr_gid, 02750).path();
     // An exporter that started before the folder existed finds it at its next scrape.
     if (made_before && step.step.node_id == 0 && !exporter_runs(records)) {
       step.metrics_warning =
@@ -359,7 +367,7 @@ void user_init() {
   StepOnNode& step = prepared_step()->step;
   try {
     if (step.problem.empty()) {
-      prepared_step()->lease.emplace(StepLease::take(step.store, std::to_string(step.job) + "." + step.step));
+      prepared_step()->lease.emplace(StepLease::take(step.store, name_of(step)));
       step.lease = prepared_step()->lease->path();
     }
   } catch (const Error& error) {
