@@ -143,6 +143,10 @@ clear_caches
 assert_exit 3 on_head srun -w n1 -n1 --stage=$packs/good echo started
 assert_contains "$output" "quota 4.00 KiB"
 
+test_case "a user cannot choose the section by a variable of the step"
+assert_exit 3 on_head env SLURM_JOB_PARTITION=other srun -w n1 -n1 --stage=$packs/good echo started
+assert_contains "$output" "quota 4.00 KiB"
+
 test_case "no task gets the key of srun's rendezvous"
 restore_configuration
 output=$(on_head srun -w n1,n2 -N2 --stage=$packs/good env 2>/dev/null)

@@ -41,7 +41,7 @@ void user_init();
 
 namespace remote {
 void init(spank_t spank, int argc, char** argv);
-void init_post_opt(spank_t spank);
+void init_post_opt(spank_t spank, int argc, char** argv);
 void user_init();
 void task_init(spank_t spank);
 void task_exit();

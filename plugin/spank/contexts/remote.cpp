@@ -1,5 +1,7 @@
 #include <fcntl.h>
 #include <grp.h>
+#include <slurm/slurm.h>
+#include <slurm/slurm_errno.h>
 #include <sys/file.h>
 #include <sys/types.h>
 #include <unistd.h>
@@ -125,6 +127,24 @@ void identify_by_variables(spank_t spank, StepOnNode& step) {
   // launches each from a different port.
   step.component = job_variable(spank, "SLURM_STEP_LAUNCHER_PORT");
   step.srun_address = job_variable(spank, "SLURM_LAUNCH_NODE_IPADDR");
+}
+
+// Only slurmctld knows the job's partition for certain: SPANK does not have it, and the variables of a step are those that the
+// user's srun has sent.
+std::string partition_of(std::uint32_t job) {
+  job_info_msg_t* found = nullptr;
+  if (slurm_load_job(&found, job, SHOW_ALL) != SLURM_SUCCESS) {
+    throw Error("cannot ask slurmctld for the job's partition, which has settings in lockstep.conf: " +
+                std::string(slurm_strerror(errno)) + "; try again");
+  }
+  const std::unique_ptr<job_info_msg_t, void (*)(job_info_msg_t*)> owner(found, &slurm_free_job_info_msg);
+  // All components of a heterogeneous job, or all tasks of an array, may be there.
+  for (std::uint32_t i = 0; i < found->record_count; ++i) {
+    const slurm_job_info_t& each = found->job_array[i];
+    if (each.job_id == job && each.partition != nullptr) return each.partition;
+  }
+  throw Error("slurmctld does not know the partition of job " + std::to_string(job) +
+              ", which has settings in lockstep.conf");
 }
 
 // Under --export=NONE the batch step's options arrive empty, but its variables contain sbatch's values.
@@ -326,17 +346,21 @@ void pin_task(spank_t spank, const PreparedStep& step, std::uint32_t task) {
 }  // namespace
 
 void init(spank_t spank, int argc, char** argv) {
+  // The variable comes from the user's srun. It is good enough for the defaults of steps without our options.
   load_config(argc, argv, job_variable(spank, "SLURM_JOB_PARTITION"));
   register_options(spank, true);
 }
 
-void init_post_opt(spank_t spank) {
+void init_post_opt(spank_t spank, int argc, char** argv) {
   const auto id = item<std::uint32_t>(spank, S_JOB_STEPID);
-  if (id == kExternStep || !invocation().config.enabled) return;
+  if (id == kExternStep) return;
   const bool for_tasks = id != kBatchStep && id != kInteractiveStep;
   if (!for_tasks) find_options_of_batch(spank);
   auto step = std::make_unique<PreparedStep>();
   try {
+    if (invocation().has_options() && !invocation().config.partitions.empty())
+      load_config(argc, argv, partition_of(item<std::uint32_t>(spank, S_JOB_ID)));
+    if (!invocation().config.enabled) return;
     if (!invocation().has_options() && !invocation().config_error.empty()) return;
     step->settings = invocation().settings();
     if (invocation().link && !invocation().link->empty()) step->link = SrunLink::decode(*invocation().link);

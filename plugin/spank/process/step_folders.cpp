@@ -38,7 +38,7 @@ bool is_held(const Folder& parent, const std::string& step, UniqueFd& fd) {
 
 struct Steps {
   std::set<std::string> all;           ///< that have a folder or a mark
-  std::set<std::string> running_jobs;  ///< of which a slurmstepd is left
+  std::set<std::string> running_jobs;  ///< that have a slurmstepd
   bool marked = false;                 ///< one of them has a mark
 };
 

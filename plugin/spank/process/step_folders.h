@@ -20,11 +20,11 @@ namespace lockstep::spank {
 /// descriptor holds the lock. Throws Error.
 UniqueFd mark_running(const Folder& parent, const std::string& step);
 
-/// After a job's end: marks its records in RECORDS/UID as ended, and those of jobs of which no slurmstepd is left; removes
+/// After a job's end: marks its records in RECORDS/UID as ended, and those of jobs that have no slurmstepd left; removes
 /// all whose end is `keep` seconds ago. Failures go to log().
 void clean_up_records(const Folder& records, uid_t uid, const std::string& job, int keep);
 
-/// After a job's end: removes its links, and those of jobs of which no slurmstepd is left. Failures go to log().
+/// After a job's end: removes its links, and those of jobs that have no slurmstepd left. Failures go to log().
 void clean_up_links(const Folder& links, const std::string& job);
 
 }  // namespace lockstep::spank
