@@ -21,8 +21,8 @@ namespace fs = std::filesystem;
 using testing::IsEmpty;
 using testing::UnorderedElementsAre;
 
-constexpr uid_t kUser = 12345;
-constexpr uid_t kOther = 12346;
+constexpr uid_t kAlice = 12345;
+constexpr uid_t kBob = 12346;
 constexpr int kLong = 3600;
 
 class StepFolders : public testing::Test {
@@ -66,83 +66,83 @@ class StepFolders : public testing::Test {
 
 TEST_F(StepFolders, AUserWhoFillsTheFileSystemKeepsNoFolderAfterTheJobsEnd) {
   const auto fill = [&] {
-    UniqueFd mark = begin(kUser, "1.0");
-    const UniqueFd other = begin(kOther, "2.0");
-    for (int i = 0; std::ofstream(at(kUser, "1.0") / std::to_string(i)).is_open(); ++i) {
+    UniqueFd mark = begin(kAlice, "1.0");
+    const UniqueFd other = begin(kBob, "2.0");
+    for (int i = 0; std::ofstream(at(kAlice, "1.0") / std::to_string(i)).is_open(); ++i) {
     }
-    EXPECT_FALSE(std::ofstream(at(kUser, "one more")).is_open()) << "the file system is not full";
+    EXPECT_FALSE(std::ofstream(at(kAlice, "one more")).is_open()) << "the file system is not full";
     mark.reset();
-    end(kUser, "1", kLong);
-    EXPECT_THAT(names(base_ / std::to_string(kUser)), UnorderedElementsAre("1.0", ".ended-1.0"));
-    end(kOther, "9", 0);  // the end of any job
-    EXPECT_THAT(names(base_ / std::to_string(kUser)), IsEmpty());
-    EXPECT_THAT(names(base_ / std::to_string(kOther)), UnorderedElementsAre("2.0", ".running-2.0"));
-    EXPECT_TRUE(std::ofstream(at(kOther, "2.0") / "rank-0.record").is_open());
+    end(kAlice, "1", kLong);
+    EXPECT_THAT(names(base_ / std::to_string(kAlice)), UnorderedElementsAre("1.0", ".ended-1.0"));
+    end(kBob, "9", 0);  // the end of any job
+    EXPECT_THAT(names(base_ / std::to_string(kAlice)), IsEmpty());
+    EXPECT_THAT(names(base_ / std::to_string(kBob)), UnorderedElementsAre("2.0", ".running-2.0"));
+    EXPECT_TRUE(std::ofstream(at(kBob, "2.0") / "rank-0.record").is_open());
   };
   EXPECT_THAT(in_own_mounts(base_, "nr_inodes=50,mode=755", fill), testing::AnyOf(0, kNoMounts));
 }
 
 TEST_F(StepFolders, TheTimeOfTheMarkIsTheEndOfTheJob) {
-  UniqueFd mark = begin(kUser, "1.0");
+  UniqueFd mark = begin(kAlice, "1.0");
   const timespec long_ago[2] = {{1000, 0}, {1000, 0}};
-  ASSERT_EQ(::utimensat(AT_FDCWD, at(kUser, ".running-1.0").c_str(), long_ago, 0), 0);
-  end(kUser, "1", kLong);
-  EXPECT_TRUE(fs::exists(at(kUser, "1.0")));
-  ASSERT_EQ(::utimensat(AT_FDCWD, at(kUser, ".ended-1.0").c_str(), long_ago, 0), 0);
-  end(kOther, "2", kLong);
-  EXPECT_FALSE(fs::exists(at(kUser, "1.0")));
+  ASSERT_EQ(::utimensat(AT_FDCWD, at(kAlice, ".running-1.0").c_str(), long_ago, 0), 0);
+  end(kAlice, "1", kLong);
+  EXPECT_TRUE(fs::exists(at(kAlice, "1.0")));
+  ASSERT_EQ(::utimensat(AT_FDCWD, at(kAlice, ".ended-1.0").c_str(), long_ago, 0), 0);
+  end(kBob, "2", kLong);
+  EXPECT_FALSE(fs::exists(at(kAlice, "1.0")));
 }
 
 TEST_F(StepFolders, RecordsOfAJobWhoseEndWasNeverReportedGo) {
-  (void)begin(kUser, "1.0");
-  end(kOther, "2", kLong);
-  EXPECT_TRUE(fs::exists(at(kUser, ".ended-1.0")));
-  EXPECT_TRUE(fs::exists(at(kUser, "1.0")));
-  end(kOther, "2", 0);
-  EXPECT_THAT(names(base_ / std::to_string(kUser)), IsEmpty());
+  (void)begin(kAlice, "1.0");
+  end(kBob, "2", kLong);
+  EXPECT_TRUE(fs::exists(at(kAlice, ".ended-1.0")));
+  EXPECT_TRUE(fs::exists(at(kAlice, "1.0")));
+  end(kBob, "2", 0);
+  EXPECT_THAT(names(base_ / std::to_string(kAlice)), IsEmpty());
 }
 
 TEST_F(StepFolders, RecordsOfAJobThatRunsStay) {
-  const UniqueFd batch = begin(kUser, "1.batch");
-  (void)begin(kUser, "1.0");  // a step of the job that has ended
-  (void)begin(kUser, "10.0");
-  end(kOther, "2", 0);
-  end(kOther, "1", 0);  // as another cluster's number
-  EXPECT_THAT(names(base_ / std::to_string(kUser)),
+  const UniqueFd batch = begin(kAlice, "1.batch");
+  (void)begin(kAlice, "1.0");  // a step of the job that has ended
+  (void)begin(kAlice, "10.0");
+  end(kBob, "2", 0);
+  end(kBob, "1", 0);  // as another cluster's number
+  EXPECT_THAT(names(base_ / std::to_string(kAlice)),
               UnorderedElementsAre("1.batch", ".running-1.batch", "1.0", ".running-1.0"));
-  end(kUser, "1", 0);
-  EXPECT_THAT(names(base_ / std::to_string(kUser)), IsEmpty());
+  end(kAlice, "1", 0);
+  EXPECT_THAT(names(base_ / std::to_string(kAlice)), IsEmpty());
 }
 
 TEST_F(StepFolders, AStepWithoutAMarkIsKnownToEndOnlyWithItsJob) {
-  root().own(std::to_string(kUser), 0, 0, 0751).own("1.0", kUser, 0, 02750);
-  end(kOther, "2", 0);
-  EXPECT_TRUE(fs::exists(at(kUser, "1.0")));
-  end(kUser, "1", 0);
-  EXPECT_FALSE(fs::exists(at(kUser, "1.0")));
+  root().own(std::to_string(kAlice), 0, 0, 0751).own("1.0", kAlice, 0, 02750);
+  end(kBob, "2", 0);
+  EXPECT_TRUE(fs::exists(at(kAlice, "1.0")));
+  end(kAlice, "1", 0);
+  EXPECT_FALSE(fs::exists(at(kAlice, "1.0")));
 }
 
 TEST_F(StepFolders, ARequeuedJobRunsAgainUnderItsName) {
-  begin(kUser, "1.0").reset();
-  end(kUser, "1", kLong);
-  const UniqueFd again = begin(kUser, "1.0");
-  end(kOther, "2", 0);
-  EXPECT_THAT(names(base_ / std::to_string(kUser)), UnorderedElementsAre("1.0", ".running-1.0"));
+  begin(kAlice, "1.0").reset();
+  end(kAlice, "1", kLong);
+  const UniqueFd again = begin(kAlice, "1.0");
+  end(kBob, "2", 0);
+  EXPECT_THAT(names(base_ / std::to_string(kAlice)), UnorderedElementsAre("1.0", ".running-1.0"));
 }
 
 TEST_F(StepFolders, NoUserCanPretendThatAStepRuns) {
   ASSERT_EQ(::chmod(base_.c_str(), 0755), 0);
-  begin(kUser, "1.0").reset();
+  begin(kAlice, "1.0").reset();
   struct stat about {};
-  ASSERT_EQ(::stat(at(kUser, ".running-1.0").c_str(), &about), 0);
+  ASSERT_EQ(::stat(at(kAlice, ".running-1.0").c_str(), &about), 0);
   EXPECT_EQ(about.st_uid, 0U);
   EXPECT_EQ(about.st_mode & 07777U, 0600U);
 }
 
 TEST_F(StepFolders, LinksGoWithTheirJobOrItsLastSlurmstepd) {
-  const UniqueFd first = begin_links(kUser, "1");
-  const UniqueFd second = begin_links(kUser, "2");
-  begin_links(kUser, "3").reset();
+  const UniqueFd first = begin_links(kAlice, "1");
+  const UniqueFd second = begin_links(kAlice, "2");
+  begin_links(kAlice, "3").reset();
   fs::create_directories(base_ / "jobs/1/12345/jobs/1/data");
   clean_up_links(root(), "1");
   EXPECT_THAT(names(base_ / "jobs"), UnorderedElementsAre("2"));
