@@ -17,6 +17,12 @@ std::string get_or(const char* name, const std::string& fallback) {
   return get(name).value_or(fallback);
 }
 
+bool is_on(const char* name, bool fallback) {
+  const std::string choice = get_or(name, fallback ? "on" : "off");
+  if (choice != "on" && choice != "off") fail_usage("{}='{}' must be on or off", name, choice);
+  return choice == "on";
+}
+
 std::optional<long> get_integer(const char* name) {
   const auto text = get(name);
   if (!text) return std::nullopt;

@@ -31,7 +31,8 @@ using Clock = std::chrono::steady_clock;
 using Page = std::shared_ptr<const std::string>;
 
 constexpr unsigned kConnections = 64;
-constexpr unsigned kConnectionsPerAddress = 32;
+// Connections that have been shut down stay open for a moment.
+constexpr unsigned kEndingConnections = 64;
 // If this many pages are on their way to slow clients, a client gets the latest of them unless it is older than
 // kSharedFor.
 constexpr std::size_t kPagesAtOnce = 4;
@@ -141,44 +142,80 @@ class PageSource {
   Clock::time_point made_;
 };
 
-// The open connections. One that lasts too long is shut down, whatever its client does.
-class ConnectionDeadlines {
+// The open connections. One that lasts too long is shut down, whatever its client does. A new one is never refused: if
+// there are too many, the oldest one of the client that has most of them is shut down.
+class OpenConnections {
  public:
-  explicit ConnectionDeadlines(std::chrono::milliseconds limit)
+  explicit OpenConnections(std::chrono::milliseconds limit)
       : limit_(limit), thread_([this](const std::stop_token& stop) { run(stop); }) {}
 
-  void opened(int fd) {
+  void opened(int fd, const std::string& client) {
     const std::lock_guard lock(mutex_);
-    deadlines_[fd] = Clock::now() + limit_;
+    connections_[fd] = {.client = client, .deadline = Clock::now() + limit_};
+    shut_down_surplus();
     changed_.notify_one();
   }
   void closed(int fd) {
     const std::lock_guard lock(mutex_);
-    deadlines_.erase(fd);
+    connections_.erase(fd);
   }
 
  private:
+  struct Connection {
+    std::string client;
+    Clock::time_point deadline;
+    bool ending = false;
+  };
+
+  static void shut_down(int fd, Connection& connection) {
+    ::shutdown(fd, SHUT_RDWR);
+    connection.ending = true;
+  }
+
+  void shut_down_surplus() {
+    struct Client {
+      unsigned connections = 0;
+      std::pair<const int, Connection>* oldest = nullptr;
+    };
+    std::map<std::string, Client> clients;
+    unsigned all = 0;
+    for (auto& each : connections_) {
+      if (each.second.ending) continue;
+      ++all;
+      Client& client = clients[each.second.client];
+      ++client.connections;
+      if (client.oldest == nullptr || each.second.deadline < client.oldest->second.deadline)
+        client.oldest = &each;
+    }
+    if (all <= kConnections) return;
+    const auto fewer = [](const auto& a, const auto& b) {
+      return a.second.connections < b.second.connections;
+    };
+    auto& [fd, oldest] = *std::max_element(clients.begin(), clients.end(), fewer)->second.oldest;
+    shut_down(fd, oldest);
+  }
+
   void run(const std::stop_token& stop) {
     std::unique_lock lock(mutex_);
     while (!stop.stop_requested()) {
       const Clock::time_point now = Clock::now();
       Clock::time_point next = now + std::chrono::hours(1);
-      for (auto& [fd, deadline] : deadlines_) {
-        if (deadline <= now) {
-          ::shutdown(fd, SHUT_RDWR);
-          deadline = now + limit_;
+      for (auto& [fd, connection] : connections_) {
+        if (connection.deadline <= now) {
+          shut_down(fd, connection);
+          connection.deadline = now + limit_;
         }
-        next = std::min(next, deadline);
+        next = std::min(next, connection.deadline);
       }
       // A new connection ends later than those that are open.
-      changed_.wait_until(lock, stop, next, [&] { return next > now + limit_ && !deadlines_.empty(); });
+      changed_.wait_until(lock, stop, next, [&] { return next > now + limit_ && !connections_.empty(); });
     }
   }
 
   std::chrono::milliseconds limit_;
   std::mutex mutex_;
   std::condition_variable_any changed_;
-  std::map<int, Clock::time_point> deadlines_;
+  std::map<int, Connection> connections_;
   std::jthread thread_;  // the last member: it uses the others
 };
 
@@ -186,9 +223,10 @@ int fd_of(MHD_Connection* connection) {
   return MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd;
 }
 
-// The bytes of the client's address. A local user may take any address of 127.0.0.0/8, and an IPv6 machine any of its
-// /64, so these count as one client each.
+// The bytes of the client's address. A local user may take any address of 127.0.0.0/8 and ::1, and an IPv6 machine any of
+// its /64, so these count as one client each.
 std::string client_of(MHD_Connection* connection) {
+  constexpr const char* kLoopback = "loopback";
   const sockaddr* client =
       MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CLIENT_ADDRESS)->client_addr;
   const auto bytes = [](const void* begin, std::size_t count) {
@@ -197,12 +235,13 @@ std::string client_of(MHD_Connection* connection) {
   std::string v4;
   if (client->sa_family == AF_INET6) {
     const auto& address = reinterpret_cast<const sockaddr_in6*>(client)->sin6_addr;
+    if (IN6_IS_ADDR_LOOPBACK(&address)) return kLoopback;
     if (!IN6_IS_ADDR_V4MAPPED(&address)) return bytes(&address, 8);
     v4 = bytes(&address.s6_addr[12], 4);
   } else {
     v4 = bytes(&reinterpret_cast<const sockaddr_in*>(client)->sin_addr, 4);
   }
-  return v4.front() == IN_LOOPBACKNET ? "loopback" : v4;
+  return v4.front() == IN_LOOPBACKNET ? kLoopback : v4;
 }
 
 void free_page(void* page) {
@@ -237,7 +276,7 @@ class HttpServer::State {
         socket_(listen_at(listen_)),
         port_(port_of(socket_)),
         limit_(options.requests_per_second),
-        deadlines_(options.connection) {
+        connections_(options.connection) {
     for (auto& [path, content] : paths) paths_.emplace(path, PageSource(std::move(content)));
     start(options.web);
   }
@@ -270,8 +309,7 @@ class HttpServer::State {
         ::fcntl(socket_.get(), F_DUPFD_CLOEXEC, 0);  // the daemon closes it if it does not start
     std::vector<MHD_OptionItem> options = {
         {MHD_OPTION_LISTEN_SOCKET, socket, nullptr},
-        {MHD_OPTION_CONNECTION_LIMIT, kConnections, nullptr},
-        {MHD_OPTION_PER_IP_CONNECTION_LIMIT, kConnectionsPerAddress, nullptr},
+        {MHD_OPTION_CONNECTION_LIMIT, kConnections + kEndingConnections, nullptr},
         {MHD_OPTION_NOTIFY_CONNECTION, reinterpret_cast<std::intptr_t>(&State::on_connection), this},
         {MHD_OPTION_NOTIFY_COMPLETED, reinterpret_cast<std::intptr_t>(&State::on_completed), this},
     };
@@ -309,11 +347,11 @@ class HttpServer::State {
 
   static void on_connection(void* self, MHD_Connection* connection, void** /*socket*/,
                             MHD_ConnectionNotificationCode code) {
-    ConnectionDeadlines& deadlines = static_cast<State*>(self)->deadlines_;
+    OpenConnections& connections = static_cast<State*>(self)->connections_;
     if (code == MHD_CONNECTION_NOTIFY_STARTED) {
-      deadlines.opened(fd_of(connection));
+      connections.opened(fd_of(connection), client_of(connection));
     } else {
-      deadlines.closed(fd_of(connection));
+      connections.closed(fd_of(connection));
     }
   }
 
@@ -401,7 +439,7 @@ class HttpServer::State {
   int port_ = 0;
   RequestLimit limit_;
   std::map<std::string, PageSource> paths_;
-  ConnectionDeadlines deadlines_;
+  OpenConnections connections_;
   WebConfig web_;  // MHD has pointers into it
   std::optional<BasicAuth> auth_;
   MHD_Daemon* daemon_ = nullptr;

@@ -1,6 +1,7 @@
 // A small HTTP server for pages of metrics, with TLS, client certificates and basic authentication. One thread serves all
-// clients and never waits for one, nor for the hash of a password. The number of connections (in total and of one address), their duration and the requests per second of
-// one address are limited. Slow clients share pages, so many of them cost no memory.
+// clients and never waits for one, nor for the hash of a password. The number of connections, their duration and the
+// requests per second of one address are limited. If there are too many connections, the oldest one of the address that has
+// most of them ends, so no client keeps others out. Slow clients share pages, so many of them cost no memory.
 //
 // Threads: the constructor returns when the server serves; pages are made on its thread, one at a time.
 #pragma once

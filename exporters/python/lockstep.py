@@ -301,12 +301,15 @@ def _check_report_folder(identity):
 
 def _make_record():
     """The rank's record, or None after a line that says why there is none and what to do."""
-    if os.environ.get("LOCKSTEP_METRICS") == "off":
+    wanted = os.environ.get("LOCKSTEP_METRICS") or "on"
+    if wanted == "off":
         return None
     folder = os.environ.get("LOCKSTEP_RECORD")
     identity = None
     try:
         identity = _Identity()
+        if wanted != "on":
+            raise ValueError(f"LOCKSTEP_METRICS='{wanted}' must be on or off")
         _check_report_folder(identity)
         if folder or os.environ.get("LOCKSTEP_REPORT_DIR"):
             return _Record(identity, os.path.abspath(folder) if folder else None)

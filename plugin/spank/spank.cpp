@@ -119,7 +119,7 @@ int slurm_spank_init_post_opt(spank_t spank, int argc, char** argv) {
       case S_CTX_LOCAL:
         return local::init_post_opt(spank);
       case S_CTX_REMOTE:
-        return remote::init_post_opt(spank);
+        return remote::init_post_opt(spank, argc, argv);
       default:
         return;
     }

@@ -14,7 +14,6 @@
 
 #include "common/background_cpus.h"
 #include "common/environment.h"
-#include "common/error.h"
 #include "common/leaf/cpu_list.h"
 
 namespace lockstep::comm {
@@ -67,9 +66,7 @@ void bind_threads(const Cpus& cpus) {
 }
 
 bool keep_heap() {
-  const std::string choice = environment::get_or("LOCKSTEP_MALLOC", "on");
-  if (choice == "off") return false;
-  if (choice != "on") fail_usage("LOCKSTEP_MALLOC='{}' must be on or off", choice);
+  if (!environment::is_on("LOCKSTEP_MALLOC", true)) return false;
   constexpr int kMaxMmapThreshold = 32 << 20;  // the maximum of glibc; larger blocks always come from mmap
   mallopt(M_MMAP_THRESHOLD, kMaxMmapThreshold);
   mallopt(M_TRIM_THRESHOLD, INT_MAX);

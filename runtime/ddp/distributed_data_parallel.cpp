@@ -27,9 +27,7 @@ constexpr const char* kJoinWithCount =
 
 // Whether the model is checked on this rank.
 bool checks(const DistributedDataParallelOptions& options, int rank) {
-  const std::string choice = environment::get_or("LOCKSTEP_CHECK", options.check_model ? "on" : "off");
-  if (choice != "on" && choice != "off") fail_usage("LOCKSTEP_CHECK='{}' must be on or off", choice);
-  return choice == "on" && rank == 0;
+  return environment::is_on("LOCKSTEP_CHECK", options.check_model) && rank == 0;
 }
 
 // The options that must be the same on all ranks.

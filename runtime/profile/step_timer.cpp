@@ -22,6 +22,8 @@
 namespace lockstep::profile {
 namespace {
 
+constexpr const char* kJobComment = "LOCKSTEP_JOB_COMMENT";
+
 double milliseconds(std::uint64_t ns) {
   return static_cast<double>(ns) * 1e-6;
 }
@@ -42,8 +44,10 @@ void set_job_comment(const std::string& text) {
 }  // namespace
 
 StepTimer::StepTimer(const Identity& identity, Options options) : identity_(identity) {
+  const bool wanted = environment::is_on("LOCKSTEP_METRICS", true);
+  environment::is_on(kJobComment, false);  // a wrong value ends the program at its start, not at its end
   open_event_file();
-  if (!options.record || environment::get_or("LOCKSTEP_METRICS", "on") == "off") return;
+  if (!options.record || !wanted) return;
   try {
     if (identity_.job_id == 0) identity_.job_id = local_job_id();
     if (options.folder.empty()) options.folder = make_record_folder(identity_);
@@ -302,7 +306,7 @@ void StepTimer::print_goodput() const {
                         format_count(static_cast<double>(own.resources->gpu.energy_mj) * 1e-3));
   }
   fmt::print(stderr, "lockstep: {}\n", text);
-  if (environment::get_or("LOCKSTEP_JOB_COMMENT", "off") == "on") set_job_comment(text);
+  if (environment::is_on(kJobComment, false)) set_job_comment(text);
 }
 
 void StepTimer::finish() noexcept {

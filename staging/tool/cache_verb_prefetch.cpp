@@ -2,8 +2,10 @@
 
 #include <grp.h>
 #include <sys/stat.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
+#include <cstring>
 #include <memory>
 #include <optional>
 
@@ -11,6 +13,7 @@
 #include "common/leaf/text.h"
 #include "common/units.h"
 #include "staging/cache/shared.h"
+#include "staging/pack/format.h"
 #include "staging/tool/cache_verbs.h"
 #include "staging/tool/copy_progress.h"
 #include "staging/transfer/put.h"
@@ -51,21 +54,68 @@ void make_folder(const fs::path& folder) {
   }
 }
 
-bool is_for_all(const fs::path& path) {
+// Whether the file's POSIX access list gives these permissions (of S_IROTH and S_IXOTH) to all that it names.
+bool access_list_gives(const fs::path& path, mode_t wanted) {
+  struct Entry {
+    std::uint16_t tag, permissions;
+    std::uint32_t id;
+  };
+  constexpr std::uint16_t kUser = 0x02;
+  constexpr std::uint16_t kOwnersGroup = 0x04;
+  constexpr std::uint16_t kGroup = 0x08;
+  constexpr std::size_t kHeaderBytes = 4;
+  std::vector<char> list(65536);  // the kernel's maximum
+  const ssize_t bytes = ::getxattr(path.c_str(), "system.posix_acl_access", list.data(), list.size());
+  if (bytes < 0 && errno != ENODATA && errno != ENOTSUP)
+    fail_errno("cannot read the access list of {}", path.string());
+  for (std::size_t at = kHeaderBytes; bytes >= 0 && at + sizeof(Entry) <= static_cast<std::size_t>(bytes);
+       at += sizeof(Entry)) {
+    Entry entry{};
+    std::memcpy(&entry, list.data() + at, sizeof entry);
+    const bool named = entry.tag == kUser || entry.tag == kOwnersGroup || entry.tag == kGroup;
+    if (named && (entry.permissions & wanted) != wanted) return false;
+  }
+  return true;
+}
+
+// Whether everyone has these permissions. The file's group, and whoever an access list names, do not have those of others.
+// With such a list the group's bits of the mode limit what it gives.
+bool everyone_has(const fs::path& path, const struct stat& status, mode_t wanted) {
+  const mode_t both = wanted | wanted << 3U;
+  return (status.st_mode & both) == both && access_list_gives(path, wanted);
+}
+
+struct stat status_of(const fs::path& path) {
   struct stat status {};
   if (::stat(path.c_str(), &status) != 0) fail_errno("cannot stat {}", path.string());
-  const mode_t wanted = S_ISDIR(status.st_mode) ? S_IROTH | S_IXOTH : S_IROTH;
-  return (status.st_mode & wanted) == wanted;
+  return status;
+}
+
+bool is_for_all(const fs::path& path) {
+  const struct stat status = status_of(path);
+  return everyone_has(path, status, S_ISDIR(status.st_mode) ? S_IROTH | S_IXOTH : S_IROTH);
+}
+
+// The files or the folder that the copy is made of.
+std::vector<fs::path> parts_of(const Source& source) {
+  std::vector<fs::path> parts = source.paths;
+  if (fs::exists(source.index_file())) {
+    parts.push_back(source.index_file());
+  } else if (
+      source.one_file) {  // other files may belong to it; and Megatron's prefix of two files is none itself
+    const pack::Contents contents = pack::contents_of(parts.front());
+    parts.clear();
+    for (const std::string& file : contents.files) parts.push_back(contents.folder / file);
+  }
+  return parts;
 }
 
 // The first part of the source that not everyone may read.
 std::optional<fs::path> find_private(const Source& source) {
   for (fs::path above = source.folder; above != above.root_path(); above = above.parent_path()) {
-    struct stat status {};
-    if (::stat(above.c_str(), &status) != 0) fail_errno("cannot stat {}", above.string());
-    if ((status.st_mode & S_IXOTH) == 0) return above;
+    if (!everyone_has(above, status_of(above), S_IXOTH)) return above;
   }
-  for (const fs::path& path : source.paths) {
+  for (const fs::path& path : parts_of(source)) {
     if (!is_for_all(path)) return path;
     if (!fs::is_directory(path)) continue;
     for (const fs::directory_entry& below : fs::recursive_directory_iterator(path)) {

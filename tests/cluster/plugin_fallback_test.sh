@@ -58,8 +58,8 @@ await_job "$job"
 assert_equal "COMPLETED 0:0" "$(job_state "$job")" "$(job_output "$job")"
 assert_contains "$(job_output "$job")" "$sum"
 mend_cache
-no_names() { [ -z "$(root_on_node n2 sh -c 'ls /run/lockstep/links/6001/jobs' 2>/dev/null)" ]; }
-wait_until 10 no_names || fail "left on n2: $(root_on_node n2 ls /run/lockstep/links/6001/jobs)"
+no_names() { [ -z "$(root_on_node n2 sh -c 'ls /run/lockstep/links/jobs' 2>/dev/null)" ]; }
+wait_until 10 no_names || fail "left on n2: $(root_on_node n2 ls /run/lockstep/links/jobs)"
 
 test_case "data that may not be staged is not read from the source instead"
 configure "[debug]" "sources = /mnt/shared/elsewhere"

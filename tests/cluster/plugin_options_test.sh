@@ -143,6 +143,21 @@ clear_caches
 assert_exit 3 on_head srun -w n1 -n1 --stage=$packs/good echo started
 assert_contains "$output" "quota 4.00 KiB"
 
+test_case "a user cannot choose the section by a variable of the step"
+cc -shared -fPIC -o "$shared/plugin_test/forge.so" -x c - <<'C' || fail "cannot compile"
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <string.h>
+int setenv(const char* name, const char* value, int replace) {
+  int (*real)(const char*, const char*, int) = (int (*)(const char*, const char*, int))dlsym(RTLD_NEXT, "setenv");
+  return real(name, strcmp(name, "SLURM_JOB_PARTITION") == 0 ? "other" : value, replace);
+}
+C
+forged=(on_head env SLURM_JOB_PARTITION=other LD_PRELOAD=$packs/forge.so srun -w n1 -n1)
+assert_contains "$("${forged[@]}" env)" "SLURM_JOB_PARTITION=other"
+assert_exit 3 "${forged[@]}" --stage=$packs/good echo started
+assert_contains "$output" "quota 4.00 KiB"
+
 test_case "no task gets the key of srun's rendezvous"
 restore_configuration
 output=$(on_head srun -w n1,n2 -N2 --stage=$packs/good env 2>/dev/null)

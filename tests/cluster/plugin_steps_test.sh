@@ -57,12 +57,13 @@ own data=/mine record=/own cpus=
 unpinned data= record= cpus=" "$(job_output "$job" | grep data=)" "$(job_output "$job")"
 
 test_case "an epilog that cannot remove all of a job's folder leaves nothing that a requeued job would find"
-job=$(submit_there -w n1 -n1 --stage=good --wrap 'cd "$LOCKSTEP_DATA" && for i in $(seq 70); do mkdir d && cd d; done')
-await_job "$job"
+job=$(submit_there -w n1 -n1 --stage=good --wrap 'mkdir "$LOCKSTEP_DATA/d" && until mountpoint -q "$LOCKSTEP_DATA/d"; do sleep 0.1; done')
 jobs=/mnt/local/lockstep/6001/jobs
+assert_within 20 root_on_node n1 mount -t tmpfs tmpfs "$jobs/$job/data/d"
+await_job "$job"
 set_aside() { root_on_node n1 sh -c "[ -d $jobs/.removed-$job ] && ! [ -e $jobs/$job ]"; }
 assert_within 20 set_aside
-root_on_node n1 rm -rf "$jobs/.removed-$job"
+root_on_node n1 sh -c "umount $jobs/.removed-$job/data/d && rm -rf $jobs/.removed-$job"
 
 test_case "the tasks of a job array on one node"
 array=$(submit_there -w n1 --array=0-3 -n1 --stage=good,other --wrap "$what")

@@ -28,10 +28,6 @@ inline constexpr const char* kYes = "yes";
 /// gets the options.
 inline constexpr const char* kStages = "SLURM_LOCKSTEP_STAGES";
 
-/// Begins the name of a file beside a step's folder of records, in the user's folder, which is root's: its time is the end
-/// of the job. The step's folder is the user's, who could make such a file there with any time.
-inline constexpr const char* kEnded = ".ended-";
-
 namespace allocator {
 void init(spank_t spank, int argc, char** argv);
 void init_post_opt(spank_t spank);
@@ -45,7 +41,7 @@ void user_init();
 
 namespace remote {
 void init(spank_t spank, int argc, char** argv);
-void init_post_opt(spank_t spank);
+void init_post_opt(spank_t spank, int argc, char** argv);
 void user_init();
 void task_init(spank_t spank);
 void task_exit();

@@ -1,16 +1,17 @@
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
-#include <ctime>
 
 #include "plugin/spank/contexts/context.h"
 #include "plugin/spank/contexts/invocation.h"
 #include "plugin/spank/process/folder.h"
 #include "plugin/spank/process/process.h"
 #include "plugin/spank/process/report.h"
+#include "plugin/spank/process/step_folders.h"
 
 namespace lockstep::spank::job_script {
 namespace {
@@ -18,9 +19,9 @@ namespace {
 // slurmd drains a node whose epilog takes too long.
 constexpr std::chrono::seconds kTimeout{30};
 
-// Removes the job's folder and, with `copies`, copies that are unfinished and that no job has continued for a day. Runs
-// as the user, who owns all of it. Complete copies stay in the cache.
-void remove_job_folder(const std::string& cache, uid_t uid, gid_t gid, const std::string& job, bool copies) {
+// Removes the job's folder, and copies that are unfinished and that no job has continued for a day. Runs as the user, who
+// owns all of it. Complete copies stay in the cache.
+void remove_job_folder(const std::string& cache, uid_t uid, gid_t gid, const std::string& job) {
   const std::string user = cache + "/" + std::to_string(uid);
   as_user(uid, gid, kTimeout, [&] {
     // In the child: the user may have mounted a file system there that never responds.
@@ -42,7 +43,7 @@ void remove_job_folder(const std::string& cache, uid_t uid, gid_t gid, const std
         throw Error("cannot rename " + user + "/jobs/" + name + ": " + errno_text(errno));
       jobs.remove(removed);
     }
-    if (!found || !copies) return;
+    if (!found) return;
     Command recover;
     recover.arguments = {helper_program(invocation().config.helpers, "lockstep-stage"), "recover", "--cache",
                          user};
@@ -50,40 +51,14 @@ void remove_job_folder(const std::string& cache, uid_t uid, gid_t gid, const std
   });
 }
 
-// Records stay for a while after their job's end, so that the exporter still reads the last values.
-void mark_ended(const Folder& of_user, const std::string& step) {
-  const UniqueFd fd(::openat(of_user.fd(), (kEnded + step).c_str(),
-                             O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644));
-}
-
-bool is_old(const Folder& of_user, const std::string& step, int seconds) {
-  struct stat about {};
-  return ::fstatat(of_user.fd(), (kEnded + step).c_str(), &about, AT_SYMLINK_NOFOLLOW) == 0 &&
-         std::time(nullptr) - about.st_mtime >= seconds;
-}
-
-void clean_up_records(const Config& config, uid_t uid, const std::string& job) {
-  if (::access(config.records.c_str(), F_OK) != 0) return;
-  const Folder records = Folder::open_root(config.records, false);
-  // A folder that cannot be removed, or that another job's end has just removed, must not stop the others.
-  const auto each = [](const Folder& parent, const auto& work) {
-    for (const std::string& name : parent.names()) {
-      if (name.starts_with('.')) continue;
-      try {
-        work(name, parent.open(name));
-      } catch (const Error& error) {
-        log(error.what());
-      }
-    }
-  };
-  each(records, [&](const std::string& user, const Folder& of_user) {
-    each(of_user, [&](const std::string& step, const Folder&) {
-      if (user == std::to_string(uid) && step.starts_with(job + ".")) mark_ended(of_user, step);
-      if (!is_old(of_user, step, config.keep_records)) return;
-      of_user.remove(step);
-      of_user.remove(kEnded + step);
-    });
-  });
+// Works on a folder of root's, if there is one.
+template <typename Work>
+void clean_up(const std::string& path, const Work& work) {
+  try {
+    if (::access(path.c_str(), F_OK) == 0) work(Folder::open_root(path, false));
+  } catch (const Error& error) {
+    log(error.what());
+  }
 }
 
 }  // namespace
@@ -101,16 +76,14 @@ void epilog(spank_t spank, int argc, char** argv) {
   }
   const std::string job = std::to_string(id);
   if (!invocation().config_error.empty()) log(invocation().config_error);  // then no cache is known
-  for (const std::string& cache : invocation().config.caches) remove_job_folder(cache, uid, gid, job, true);
+  for (const std::string& cache : invocation().config.caches) remove_job_folder(cache, uid, gid, job);
   for (const std::string& links : invocation().config.all_links) {
-    if (::access((links + "/" + std::to_string(uid)).c_str(), F_OK) == 0)
-      remove_job_folder(links, uid, gid, job, false);
+    clean_up(links, [&](const Folder& folder) { clean_up_links(folder, job); });
   }
-  try {
-    clean_up_records(invocation().config, uid, job);
-  } catch (const Error& error) {
-    log(error.what());
-  }
+  // Records stay for a while after their job's end, so that the exporter still reads the last values.
+  clean_up(invocation().config.records, [&](const Folder& folder) {
+    clean_up_records(folder, uid, job, invocation().config.keep_records);
+  });
 }
 
 }  // namespace lockstep::spank::job_script

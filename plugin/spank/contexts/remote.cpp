@@ -1,5 +1,7 @@
 #include <fcntl.h>
 #include <grp.h>
+#include <slurm/slurm.h>
+#include <slurm/slurm_errno.h>
 #include <sys/file.h>
 #include <sys/types.h>
 #include <unistd.h>
@@ -25,6 +27,7 @@
 #include "plugin/spank/process/node_tasks.h"
 #include "plugin/spank/process/process.h"
 #include "plugin/spank/process/report.h"
+#include "plugin/spank/process/step_folders.h"
 #include "plugin/spank/staging/helper_cpus.h"
 #include "plugin/spank/staging/lease.h"
 #include "plugin/spank/staging/staging.h"
@@ -61,6 +64,7 @@ struct PreparedStep {
   std::uint32_t granted_cpus = 0;  ///< number of CPUs that the step has on this node
   int cpus_per_task = 0;           ///< value of --cpus-per-task, or 0
   std::optional<StepLease> lease;  ///< held until the step ends
+  std::vector<UniqueFd> marks;     ///< of the step's folders (step_folders.h), held until this process ends
   UniqueFd lifetime;               ///< write end of StepOnNode::lifetime_fd, closed when all tasks have ended
   std::uint32_t ended_tasks = 0;
 };
@@ -94,6 +98,10 @@ std::string this_node(spank_t spank) {
   return name.empty() ? host_name() : name;
 }
 
+std::string name_of(const StepOnNode& step) {
+  return std::to_string(step.job) + "." + step.step;
+}
+
 StepOnNode identify(spank_t spank) {
   StepOnNode step;
   const auto id = item<std::uint32_t>(spank, S_JOB_STEPID);
@@ -119,6 +127,24 @@ void identify_by_variables(spank_t spank, StepOnNode& step) {
   // launches each from a different port.
   step.component = job_variable(spank, "SLURM_STEP_LAUNCHER_PORT");
   step.srun_address = job_variable(spank, "SLURM_LAUNCH_NODE_IPADDR");
+}
+
+// Only slurmctld knows the job's partition for certain: SPANK does not have it, and the variables of a step are those that the
+// user's srun has sent.
+std::string partition_of(std::uint32_t job) {
+  job_info_msg_t* found = nullptr;
+  if (slurm_load_job(&found, job, SHOW_ALL) != SLURM_SUCCESS) {
+    throw Error("cannot ask slurmctld for the job's partition, which has settings in lockstep.conf: " +
+                std::string(slurm_strerror(errno)) + "; try again");
+  }
+  const std::unique_ptr<job_info_msg_t, void (*)(job_info_msg_t*)> owner(found, &slurm_free_job_info_msg);
+  // All components of a heterogeneous job, or all tasks of an array, may be there.
+  for (std::uint32_t i = 0; i < found->record_count; ++i) {
+    const slurm_job_info_t& each = found->job_array[i];
+    if (each.job_id == job && each.partition != nullptr) return each.partition;
+  }
+  throw Error("slurmctld does not know the partition of job " + std::to_string(job) +
+              ", which has settings in lockstep.conf");
 }
 
 // Under --export=NONE the batch step's options arrive empty, but its variables contain sbatch's values.
@@ -160,8 +186,11 @@ void make_store(PreparedStep& step, gid_t gid) {
 // For a step that may read from its source if this node's cache is unusable.
 void make_links(PreparedStep& step, gid_t gid) {
   try {
+    // Of this job, so that nothing of the user's stays after it. Nobody else may list the numbers of jobs.
     const Folder links = Folder::open_root(invocation().config.links, true);
-    step.step.links = links.own(std::to_string(step.step.uid), step.step.uid, gid, 0700).path();
+    const Folder of_job = links.own("jobs", 0, 0, 0711).own(std::to_string(step.step.job), 0, 0, 0711);
+    step.marks.push_back(mark_running(of_job, name_of(step.step)));
+    step.step.links = of_job.own(std::to_string(step.step.uid), step.step.uid, gid, 0700).path();
   } catch (const Error& error) {
     log(error.what());  // the job's line is about the cache
   }
@@ -207,10 +236,9 @@ void make_record_folder(PreparedStep& step) {
     const Folder records = Folder::open_root(config.records, true);
     // The exporter must list the jobs in it; other users must not.
     const Folder user = records.own(std::to_string(step.step.uid), 0, entry.gr_gid, 0751);
-    const std::string name = std::to_string(step.step.job) + "." + step.step.step;
-    const Folder folder = user.own(name, step.step.uid, entry.gr_gid, 02750);
-    ::unlinkat(user.fd(), (kEnded + name).c_str(), 0);  // a requeued job runs again under its old number
-    step.step.record = folder.path();
+    const std::string name = name_of(step.step);
+    step.marks.push_back(mark_running(user, name));
+    step.step.record = user.own(name, step.step.uid, entry.gr_gid, 02750).path();
     // An exporter that started before the folder existed finds it at its next scrape.
     if (made_before && step.step.node_id == 0 && !exporter_runs(records)) {
       step.metrics_warning =
@@ -318,17 +346,21 @@ void pin_task(spank_t spank, const PreparedStep& step, std::uint32_t task) {
 }  // namespace
 
 void init(spank_t spank, int argc, char** argv) {
+  // The variable comes from the user's srun. It is good enough for the defaults of steps without our options.
   load_config(argc, argv, job_variable(spank, "SLURM_JOB_PARTITION"));
   register_options(spank, true);
 }
 
-void init_post_opt(spank_t spank) {
+void init_post_opt(spank_t spank, int argc, char** argv) {
   const auto id = item<std::uint32_t>(spank, S_JOB_STEPID);
-  if (id == kExternStep || !invocation().config.enabled) return;
+  if (id == kExternStep) return;
   const bool for_tasks = id != kBatchStep && id != kInteractiveStep;
   if (!for_tasks) find_options_of_batch(spank);
   auto step = std::make_unique<PreparedStep>();
   try {
+    if (invocation().has_options() && !invocation().config.partitions.empty())
+      load_config(argc, argv, partition_of(item<std::uint32_t>(spank, S_JOB_ID)));
+    if (!invocation().config.enabled) return;
     if (!invocation().has_options() && !invocation().config_error.empty()) return;
     step->settings = invocation().settings();
     if (invocation().link && !invocation().link->empty()) step->link = SrunLink::decode(*invocation().link);
@@ -359,7 +391,7 @@ void user_init() {
   StepOnNode& step = prepared_step()->step;
   try {
     if (step.problem.empty()) {
-      prepared_step()->lease.emplace(StepLease::take(step.store, std::to_string(step.job) + "." + step.step));
+      prepared_step()->lease.emplace(StepLease::take(step.store, name_of(step)));
       step.lease = prepared_step()->lease->path();
     }
   } catch (const Error& error) {

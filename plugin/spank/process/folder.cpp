@@ -2,12 +2,18 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
+#if __has_include(<linux/openat2.h>)
+#include <linux/openat2.h>
+#endif
 
 #include <array>
 #include <cerrno>
 #include <cstdio>
+#include <ctime>
 #include <utility>
 #include <vector>
 
@@ -21,6 +27,9 @@ constexpr int kOpen = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
 // Walking through a folder needs no permission to list it.
 constexpr int kPass = O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
 constexpr int kMaxDepth = 64;
+// A process that checks a lock holds it for a moment. The wait is short, because slurmstepd handles no signal meanwhile.
+constexpr int kLockAttempts = 200;
+constexpr timespec kLockPause{0, 10'000'000};
 
 [[noreturn]] void refuse(const std::string& what, const std::string& path) {
   const int error = errno;
@@ -28,6 +37,10 @@ constexpr int kMaxDepth = 64;
     throw Error("cannot " + what + " " + path + ": it is a link or not a folder; give the real path");
   }
   throw Error("cannot " + what + " " + path + ": " + errno_text(error));
+}
+
+[[noreturn]] void refuse_lease(const std::string& path, const std::string& why) {
+  throw Error("cannot take the lease " + path + ": " + why);
 }
 
 std::vector<std::string> components(const std::string& path) {
@@ -76,19 +89,55 @@ UniqueFd open_closed(int parent, const std::string& name) {
   return UniqueFd(::openat(parent, name.c_str(), kOpen));
 }
 
-void remove_tree(int parent, const std::string& name, const std::string& path, int depth) {
-  if (::unlinkat(parent, name.c_str(), 0) == 0 || errno == ENOENT) return;
-  if (errno != EISDIR && errno != EPERM) refuse("remove", path);
-  if (depth > kMaxDepth) throw Error("cannot remove " + path + ": folders nested too deeply");
-  const UniqueFd fd = open_closed(parent, name);
-  if (!fd) refuse("remove", path);
-  ::fchmod(fd.get(), S_IRWXU);  // the mode may forbid the removal of names; a failure shows below
-  for (const std::string& entry : entries(fd.get())) {
-    std::string whole = path;
-    remove_tree(fd.get(), entry, whole.append("/").append(entry), depth + 1);
-  }
-  if (::unlinkat(parent, name.c_str(), AT_REMOVEDIR) != 0 && errno != ENOENT) refuse("remove", path);
+// A file system that a user has mounted in a folder may never answer.
+void refuse_mount(int parent, const std::string& name, const std::string& path) {
+#ifdef RESOLVE_NO_XDEV
+  open_how how{};
+  how.flags = kPass;
+  how.resolve = RESOLVE_NO_XDEV;
+  const UniqueFd fd(static_cast<int>(::syscall(SYS_openat2, parent, name.c_str(), &how, sizeof how)));
+  if (!fd && errno == EXDEV) throw Error("cannot remove " + path + ": a file system is mounted there");
+#endif
 }
+
+// Removes a folder with its contents. A user may nest folders deeper than this process may have files open, so what lies too
+// deep moves up into the folder itself.
+class TreeRemoval {
+ public:
+  void remove(int parent, const std::string& name, const std::string& path, int depth = 0) {
+    if (::unlinkat(parent, name.c_str(), 0) == 0 || errno == ENOENT) return;
+    if (errno != EISDIR && errno != EPERM) refuse("remove", path);
+    refuse_mount(parent, name, path);
+    const UniqueFd fd = open_closed(parent, name);
+    if (!fd) refuse("remove", path);
+    ::fchmod(fd.get(), S_IRWXU);  // the mode may forbid the removal of names; a failure shows below
+    if (depth == kMaxDepth) return move_up(parent, name, path);
+    if (depth == 0) top_ = fd.get();
+    unsigned before = 0;
+    do {
+      before = moved_;
+      for (const std::string& entry : entries(fd.get())) {
+        std::string whole = path;
+        remove(fd.get(), entry, whole.append("/").append(entry), depth + 1);
+      }
+    } while (depth == 0 && moved_ > before);
+    if (::unlinkat(parent, name.c_str(), AT_REMOVEDIR) != 0 && errno != ENOENT) refuse("remove", path);
+  }
+
+ private:
+  void move_up(int parent, const std::string& name, const std::string& path) {
+    constexpr unsigned kMaxNames = 1U << 20U;
+    while (++moved_ < kMaxNames) {
+      if (::renameat(parent, name.c_str(), top_, (".moved-" + std::to_string(moved_)).c_str()) == 0) return;
+      if (errno != ENOTEMPTY && errno != EEXIST && errno != ENOTDIR)
+        break;  // else the user has taken the name
+    }
+    refuse("remove", path);
+  }
+
+  int top_ = -1;
+  unsigned moved_ = 0;
+};
 
 }  // namespace
 
@@ -198,8 +247,39 @@ std::vector<std::string> Folder::names() const {
   return entries(fd());
 }
 
+bool Folder::is_name_of(const std::string& name, int fd) const {
+  struct stat named {};
+  struct stat open {};
+  return ::fstatat(this->fd(), name.c_str(), &named, AT_SYMLINK_NOFOLLOW) == 0 && ::fstat(fd, &open) == 0 &&
+         named.st_ino == open.st_ino && named.st_dev == open.st_dev;
+}
+
+UniqueFd Folder::lock_shared(const std::string& name) const {
+  const std::string path = path_ + "/" + name;
+  for (int attempt = 0; attempt < kLockAttempts; ++attempt) {
+    // O_NONBLOCK: opening a pipe in the file's place must not wait for the other end of the pipe.
+    UniqueFd file(::openat(fd(), name.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK, 0600));
+    if (!file) refuse_lease(path, errno == ELOOP ? "it is a link" : errno_text(errno));
+    struct stat about {};
+    // Other processes of the user open the file too, so the job's umask must not decide its mode.
+    if (::fstat(file.get(), &about) != 0 || !S_ISREG(about.st_mode) || about.st_uid != ::geteuid() ||
+        ::fchmod(file.get(), 0600) != 0) {
+      refuse_lease(path, "it is not a regular file of user " + std::to_string(::geteuid()));
+    }
+    // Before the lock, another process may have removed the file as a stale one.
+    errno = 0;
+    if (::flock(file.get(), LOCK_SH | LOCK_NB) == 0 && is_name_of(name, file.get())) return file;
+    const int error = errno;
+    if (error != EWOULDBLOCK && error != EINTR && error != ENOENT && error != 0) {
+      refuse_lease(path, errno_text(error));
+    }
+    ::nanosleep(&kLockPause, nullptr);
+  }
+  refuse_lease(path, "another process has locked it");
+}
+
 void Folder::remove(const std::string& name) const {
-  remove_tree(fd(), name, path_ + "/" + name, 0);
+  TreeRemoval().remove(fd(), name, path_ + "/" + name);
 }
 
 }  // namespace lockstep::spank

@@ -40,7 +40,16 @@ class Folder {
   /// Makes (or finds) a file in this one that belongs to uid with this mode: for a folder that is root's.
   void own_file(const std::string& name, uid_t uid, mode_t mode) const;
 
-  /// Removes a folder in this one with all its contents. A name that does not exist is not an error.
+  /// Makes (or finds) a file in this one that belongs to the calling user, and takes a shared lock on it (flock), which the
+  /// kernel frees with the last process that has the file open. A process that checks the lock takes it exclusively for a
+  /// moment, and may remove or rename the file then: the lock is that of the file with this name.
+  UniqueFd lock_shared(const std::string& name) const;
+
+  /// Whether the name is that of this open file.
+  bool is_name_of(const std::string& name, int fd) const;
+
+  /// Removes a folder in this one with all its contents, but enters no file system that is mounted there. A name that does
+  /// not exist is not an error.
   void remove(const std::string& name) const;
 
   /// The names in this folder, without "." and "..".

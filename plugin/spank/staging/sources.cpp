@@ -166,7 +166,13 @@ void check_names(const std::vector<std::string>& sources, const std::vector<std:
 void check_source(const std::string& source, Clock::time_point end) {
   if (is_pattern(source)) return check_pattern(source, end);
   struct stat about {};
-  if (::stat(source.c_str(), &about) != 0) refuse(source, errno);
+  if (::stat(source.c_str(), &about) != 0) {
+    const int error = errno;
+    // A Megatron pair is named by the common prefix of its two files.
+    if (error != ENOENT || ::stat((source + ".idx").c_str(), &about) != 0) refuse(source, error);
+    check_source(source + ".idx", end);
+    return check_source(source + ".bin", end);
+  }
   if (S_ISDIR(about.st_mode)) {
     if (::access(source.c_str(), R_OK | X_OK) != 0) refuse(source, errno);
     check_folder(source, end);

@@ -458,9 +458,7 @@ ControlChannel::~ControlChannel() {
 
 std::unique_ptr<ControlChannel> ControlChannel::start(const RankInfo& place,
                                                       const control::AllGather& all_gather) {
-  const std::string choice = environment::get_or("LOCKSTEP_WATCH", "on");
-  if (choice != "on" && choice != "off") fail_usage("LOCKSTEP_WATCH='{}' must be on or off", choice);
-  if (choice == "off" || place.size == 1) return nullptr;
+  if (!environment::is_on("LOCKSTEP_WATCH", true) || place.size == 1) return nullptr;
   auto tree = control::build_tree(place, all_gather);
   if (!tree) return nullptr;
   return std::unique_ptr<ControlChannel>(new ControlChannel(std::move(*tree)));

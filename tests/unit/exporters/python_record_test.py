@@ -244,6 +244,8 @@ class PythonRecord(unittest.TestCase):
         self.assertRegex(line, r"^lockstep: step times are not recorded.*--metrics=on.*\n$")
         self.assertEqual(self.run_job(TWO_STEPS, LOCKSTEP_RECORD=""), "")  # rank 3: once per job
         self.assertEqual(self.run_job(TWO_STEPS, LOCKSTEP_METRICS="off"), "")
+        line = self.run_job(TWO_STEPS, LOCKSTEP_METRICS="maybe")
+        self.assertRegex(line, r"^lockstep: rank 3 on .* cannot record its step times: LOCKSTEP_METRICS='maybe' must be on or off\n$")
         self.assertFalse(self.records.exists())
         (self.folder / "file").touch()
         line = self.run_job(TWO_STEPS, LOCKSTEP_RECORD=str(self.folder / "file/records"))

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "common/clock.h"
+#include "common/error.h"
 #include "common/files.h"
 #include "exporters/record/reader.h"
 #include "tests/unit/exporters/temporary_folder.h"
@@ -263,6 +264,16 @@ TEST_F(StepTimerTest, MetricsOffWritesNoFile) {
   EXPECT_TRUE(timer.file().empty());
   EXPECT_FALSE(std::filesystem::exists(folder_ / "given"));
   ::unsetenv("LOCKSTEP_METRICS");
+}
+
+TEST_F(StepTimerTest, ValuesOtherThanOnAndOffAreRefusedAtTheStart) {
+  for (const char* name : {"LOCKSTEP_METRICS", "LOCKSTEP_JOB_COMMENT"}) {
+    ::setenv(name, "maybe", 1);
+    EXPECT_THAT([&] { const StepTimer timer(identity_); },
+                ::testing::ThrowsMessage<Error>(
+                    ::testing::HasSubstr(std::string(name) + "='maybe' must be on or off")));
+    ::unsetenv(name);
+  }
 }
 
 TEST_F(StepTimerTest, FinishedRankCopiesItsRecordForTheReport) {

@@ -2,12 +2,15 @@
 
 #include <fmt/format.h>
 #include <sys/stat.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <nlohmann/json.hpp>
 
 #include "common/process.h"
 #include "tests/unit/staging/cache/cache_world.h"
+#include "tests/unit/staging/pack/formats/format_world.h"
 
 namespace lockstep::cache {
 namespace {
@@ -163,8 +166,47 @@ TEST_F(CacheTool, PrefetchRefusesSourcesThatNotEveryoneMayRead) {
   fs::permissions(at("p/index.lockstep"), fs::perms(0644));
   fs::permissions(folder_, fs::perms(0700));
   refused(folder_);
+  fs::permissions(folder_, fs::perms(0755));
+  fs::permissions(at("p"), fs::perms(0705));  // the members of its group may not
+  refused(at("p"));
+  fs::permissions(at("p"), fs::perms(0755));
+  // A list that gives a user less than others have: the mode stays 0644.
+  struct Entry {
+    std::uint16_t tag, permissions;
+    std::uint32_t id;
+  };
+  struct {
+    std::uint32_t version = 2;
+    Entry entries[5] = {{0x01, 6, ~0U}, {0x02, 0, 12345}, {0x04, 4, ~0U}, {0x10, 4, ~0U}, {0x20, 4, ~0U}};
+  } list;
+  const auto set_list = [&] {
+    return ::setxattr(at("p/index.lockstep").c_str(), "system.posix_acl_access", &list, sizeof list, 0);
+  };
+  if (set_list() == 0) {
+    refused(at("p/index.lockstep"));
+    list.entries[1].permissions = 6;
+    ASSERT_EQ(set_list(), 0);
+    EXPECT_EQ(run_json({"prefetch", at("p"), "--cache", at("cache/shared")}).at("readers"), "all");
+  } else {
+    EXPECT_EQ(errno, ENOTSUP);
+  }
+  fs::permissions(folder_, fs::perms(0700));
   EXPECT_EQ(run_json({"prefetch", at("p"), "--everyone", "--cache", at("cache/shared")}).at("readers"),
             "all");
+}
+
+TEST_F(CacheTool, PrefetchTakesAMegatronPairByItsPrefix) {
+  fs::permissions(folder_, fs::perms(0755));
+  write("m.bin", std::string(40, '\0'));
+  write("m.idx", staging_test::megatron_index(4, {10}));
+  for (const char* name : {"m", "m.bin"}) {
+    fs::permissions(at("m.bin"), fs::perms(0644));
+    fs::permissions(at("m.idx"), fs::perms(0600));
+    EXPECT_THAT(run({"prefetch", at(name), "--cache", at("cache/shared")}).error,
+                HasSubstr("not everyone may read " + at("m.idx") + ","));
+    fs::permissions(at("m.idx"), fs::perms(0644));
+    EXPECT_EQ(run_json({"prefetch", at(name), "--cache", at("cache/shared")}).at("readers"), "all");
+  }
 }
 
 TEST_F(CacheTool, PrefetchFillsTheSharedStoreWhateverTheUmask) {

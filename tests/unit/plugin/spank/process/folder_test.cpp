@@ -2,11 +2,8 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sched.h>
 #include <stdlib.h>
-#include <sys/mount.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -14,6 +11,7 @@
 
 #include "plugin/spank/process/process.h"
 #include "tests/unit/message_of.h"
+#include "tests/unit/plugin/spank/process/own_mounts.h"
 
 namespace lockstep::spank {
 namespace {
@@ -68,19 +66,12 @@ TEST_F(FolderOfRoot, ACacheIsMadeOnlyWhereItsDiskIs) {
   EXPECT_FALSE(fs::exists(path("local/lockstep")));
   EXPECT_EQ(error_of(path("local/lockstep"), false), "");
   EXPECT_TRUE(fs::is_directory(path("local/lockstep")));
-  const auto in_mounts = [&] {
-    ::unshare(CLONE_NEWNS);
-    ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr);
-    if (::mount("tmpfs", path("local").c_str(), "tmpfs", 0, "mode=755") != 0) ::_exit(77);
-    if (!error_of(path("local/lockstep"), true).empty() || !error_of(path("local"), true).empty()) ::_exit(1);
-    ::_exit(error_of(path("local/lockstep/deeper"), true).empty() ? 2 : 0);
+  const auto mounted = [&] {
+    EXPECT_EQ(error_of(path("local/lockstep"), true), "");
+    EXPECT_EQ(error_of(path("local"), true), "");
+    EXPECT_NE(error_of(path("local/lockstep/deeper"), true), "");
   };
-  const pid_t child = ::fork();
-  if (child == 0) in_mounts();
-  int status = 0;
-  ASSERT_EQ(::waitpid(child, &status, 0), child);
-  EXPECT_TRUE(WIFEXITED(status));
-  EXPECT_THAT(WEXITSTATUS(status), testing::AnyOf(0, 77)) << "77: this container must not mount";
+  EXPECT_THAT(in_own_mounts(path("local"), "mode=755", mounted), testing::AnyOf(0, kNoMounts));
 }
 
 TEST_F(FolderOfRoot, DoesNotChangeTheTargetOfALinkInAUsersFilesPlace) {
@@ -158,6 +149,28 @@ TEST_F(FolderOfRoot, AUserRemovesATreeWhoseModesForbidIt) {
   EXPECT_TRUE(
       as_user(kUser, kGroup, std::chrono::seconds(30), [&] { Folder::open_path(path("jobs")).remove("1"); }));
   EXPECT_FALSE(fs::exists(base_ / "jobs/1"));
+}
+
+TEST_F(FolderOfRoot, RemovesFoldersThatAreNestedDeeperThanItsRecursion) {
+  fs::path deep = base_ / "jobs/1";
+  for (int level = 0; level < 300; ++level) deep /= "a";
+  fs::create_directories(deep);
+  std::ofstream(deep / "file") << "x";
+  std::ofstream(base_ / "jobs/1/.moved-1") << "x";
+  fs::create_directories(base_ / "jobs/1/.moved-2/b");
+  Folder::open_path(path("jobs")).remove("1");
+  EXPECT_FALSE(fs::exists(base_ / "jobs/1"));
+}
+
+TEST_F(FolderOfRoot, RemovesNothingInAFileSystemThatAUserHasMounted) {
+  fs::create_directories(base_ / "jobs/1/mounted");
+  const auto mounted = [&] {
+    std::ofstream(base_ / "jobs/1/mounted/file") << "x";
+    EXPECT_THAT(message_of([&] { Folder::open_path(path("jobs")).remove("1"); }),
+                HasSubstr("a file system is mounted there"));
+    EXPECT_TRUE(fs::exists(base_ / "jobs/1/mounted/file"));
+  };
+  EXPECT_THAT(in_own_mounts(path("jobs/1/mounted"), "", mounted), testing::AnyOf(0, kNoMounts));
 }
 
 TEST_F(FolderOfRoot, RemovesATreeButNotTheTargetsOfItsLinks) {

@@ -3,7 +3,12 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <filesystem>
+#include <fstream>
+#include <string>
+
 #include "common/leaf/cpu_list.h"
+#include "tests/unit/exporters/temporary_folder.h"
 
 namespace lockstep::spank {
 namespace {
@@ -41,6 +46,30 @@ TEST(HelperCpus, AreUnknownForAnUnconfinedStepWithPartOfTheNode) {
   if (static_cast<long>(cpus_of_this_thread().size()) < online)
     GTEST_SKIP() << "this test itself is confined";
   EXPECT_TRUE(step_cpus(1).empty());
+}
+
+// Slurm may count cores where a core has several CPUs, so the number alone does not tell that a step has the whole node.
+TEST(HelperCpus, AreAllWhereSlurmConfinesAStepToTheWholeNode) {
+  const std::size_t online = static_cast<std::size_t>(::sysconf(_SC_NPROCESSORS_ONLN));
+  if (online < 2 || cpus_of_this_thread().size() < online)
+    GTEST_SKIP() << "needs two CPUs, and all of the machine";
+  const lockstep::testing::TemporaryFolder folder;
+  const std::string groups = folder / "cgroup";
+  const auto cpus = [&](const std::string& line) {
+    std::ofstream(groups) << "1:name=systemd:/\n" << line << "\n";
+    return step_cpus(1, groups, folder.path().string()).size();
+  };
+  EXPECT_EQ(cpus("3:cpuset:/slurm/uid_0/job_1/step_0"), online);
+  EXPECT_EQ(cpus("3:cpu,cpuset:/slurm_n1/uid_0/job_1/step_0/task_0"), online);
+  EXPECT_EQ(cpus("3:memory:/slurm/uid_0/job_1/step_0"), 0U);
+  EXPECT_EQ(cpus("3:cpuset:/"), 0U);
+  const std::string step = "/system.slice/slurmstepd.scope/job_1/step_0";
+  std::filesystem::create_directories(folder.path().string() + step + "/user/task_0");
+  EXPECT_EQ(cpus("0::" + step + "/user/task_0"), 0U);
+  std::ofstream(folder.path().string() + step + "/cpuset.cpus") << "\n";
+  EXPECT_EQ(cpus("0::" + step + "/user/task_0"), 0U);
+  std::ofstream(folder.path().string() + step + "/cpuset.cpus") << "0-1\n";
+  EXPECT_EQ(cpus("0::" + step + "/user/task_0"), online);
 }
 
 }  // namespace

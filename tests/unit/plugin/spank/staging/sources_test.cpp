@@ -60,8 +60,10 @@ TEST_F(Sources, DataOfAnyFormatPasses) {
   fs::create_directories(folder_ / "tokens");
   write("tokens/a.bin", "x");
   write("tokens/a.idx", "x");
-  for (const char* source : {"tokens", "tokens/a.bin", "tokens/a.*"})
+  for (const char* source : {"tokens", "tokens/a", "tokens/a.bin", "tokens/a.*"})
     EXPECT_EQ(checked(source), "") << source;
+  fs::remove(folder_ / "tokens/a.bin");
+  EXPECT_THAT(checked("tokens/a"), HasSubstr("tokens/a.bin: No such file"));
 }
 
 TEST_F(Sources, APackAndItsShardsPass) {

@@ -151,7 +151,7 @@ TEST(Staging, OnlyAHelperThatCrashedOrWasKilledIsReplaced) {
 
 TEST(Staging, TheFoldersOfTheUsersJobsAreRecognised) {
   EXPECT_TRUE(is_data_folder("/cache/1000/jobs/7/data", 1000));
-  EXPECT_TRUE(is_data_folder("/run/lockstep/links/1000/jobs/123/data", 1000));
+  EXPECT_TRUE(is_data_folder("/run/lockstep/links/jobs/123/1000/jobs/123/data", 1000));
   EXPECT_TRUE(is_data_folder("/my-cache/1000/jobs/123-2/data", 1000));
   for (const char* const other :
        {"", "/cache/1001/jobs/7/data", "/home/me/1000/jobs/mine/data", "/cache/1000/jobs/7/data/p",
