@@ -155,20 +155,27 @@ struct Loader::State {
     return built;
   }
 
-  // Returns the next batch or the end of an epoch. Waits for it if necessary.
-  HostBatch take() {
-    if (staged) return *std::exchange(staged, std::nullopt);
-    bool ready = false;
-    std::optional<HostBatch> taken = queue->next_if_ready(ready);
+  // Sets `staged`. Waits for the next batch or the end of an epoch if necessary.
+  void stage_now() {
+    if (staged) return;
+    bool ready = uncopied.has_value();
+    if (!ready) uncopied = queue->next_if_ready(ready);
     if (!ready) {
       const std::uint64_t begin = monotonic_ns();
       std::optional<profile::StepTimer::Scope> scope;
       if (timer != nullptr) scope.emplace(timer->phase(profile::Phase::data_wait));
-      taken = queue->next();
+      uncopied = queue->next();
       waited_ns = monotonic_ns() - begin;
     }
-    if (!taken) fail("no epochs left: the loop requested a batch after the loader's last epoch");
-    return copy.begin(std::move(*taken));
+    if (!uncopied) fail("no epochs left: the loop requested a batch after the loader's last epoch");
+    stage();
+  }
+
+  // A batch that has left the queue is kept until the program has it: if a copy failed and its batch were dropped, this rank
+  // would train on other samples than planned.
+  void stage() {
+    staged = copy.begin(*uncopied);
+    uncopied.reset();
   }
 
   // Begins to copy the next batch if it is already built.
@@ -176,9 +183,9 @@ struct Loader::State {
     if (!copy.needed() || staged) return;
     try {
       bool ready = false;
-      auto taken = queue->next_if_ready(ready);
-      if (taken) staged = copy.begin(std::move(*taken));
-    } catch (...) {  // take() throws it again
+      if (!uncopied) uncopied = queue->next_if_ready(ready);
+      if (uncopied) stage();
+    } catch (...) {  // stage_now() tries it again
     }
   }
 
@@ -188,20 +195,23 @@ struct Loader::State {
     meter.on_request();
     if (timer != nullptr) timer->request_batch(current.block == nullptr || current.last_of_step());
     learner.on_request();
-    HostBatch host = take();
-    if (!host.micro_batch.block) {
+    stage_now();
+    const MicroBatch next = staged->micro_batch;
+    if (!next.block) {
+      staged.reset();
       meter.on_batch(waited_ns, true);
       ended = true;
-      next_epoch = host.micro_batch.epoch + 1;
+      next_epoch = next.epoch + 1;
       return;
     }
-    if (host.micro_batch.block != current.block) {
-      compare_plans(*host.micro_batch.block);
-      print_step_sizes(*host.micro_batch.block);
+    if (next.block != current.block) {
+      compare_plans(*next.block);
+      print_step_sizes(*next.block);
     }
-    current = host.micro_batch;
-    learner.add_work(host.work_tokens, host.work_squares);
-    batch = copy.finish(std::move(host));
+    batch = copy.finish(*staged);
+    current = next;
+    learner.add_work(staged->work_tokens, staged->work_squares);
+    staged.reset();
     if (timer != nullptr) timer->add_batch(counts_of(*batch));
     stage_next();
     if (options.cost_model != CostModel::fixed && current.index == 0 &&
@@ -245,8 +255,9 @@ struct Loader::State {
   std::string resumed_state;                // this epoch began with it; empty: at the epoch's start
   std::optional<std::uint64_t> next_epoch;  // the complete epoch that the queue continues with, if any
   std::optional<Batch> batch;
-  std::optional<HostBatch> staged;  // being copied to the device
-  std::uint64_t waited_ns = 0;      // for the current batch
+  std::optional<HostBatch> uncopied;  // the next one, if its copy has not begun
+  std::optional<HostBatch> staged;    // the next one, being copied to the device
+  std::uint64_t waited_ns = 0;        // for the current batch
   bool ended = true;
   std::optional<OrderedPrefetch<MicroBatch, HostBatch>> queue;  // the last member: its threads use the others
 };
@@ -389,6 +400,7 @@ std::string Loader::describe() const {
   return fmt::format("{} worker{}, {} batch{} ahead: at most {} of {}memory", s.prefetch.threads,
                      s.prefetch.threads == 1 ? "" : "s", s.prefetch.ahead, s.prefetch.ahead == 1 ? "" : "es",
                      format_bytes(memory().total()), memory().page_locked ? "page-locked " : "");
+    s.uncopied.reset();
 }
 
 LoaderAdvice Loader::advice() const {
