@@ -70,6 +70,7 @@ struct Loader::State {
         options(loader_options),
         plan_options(plan),
         step_sizes_due(rank == 0 && plan.step_tokens > 0 && !loader_options.images),
+        empty_epoch_due(rank == 0),
         prefetch(prefetch_options(options, batch_bytes(plan, options))),
         lengths(planned_lengths(reader, plan, options)),
         builder(make_builder(reader, lengths, plan, rank, prefetch.threads, options)),
@@ -125,10 +126,26 @@ struct Loader::State {
                                 next.block.plan.sample_ids().size(), next.block.plan.steps_fingerprint())}});
   }
 
-  // Once, if the program says how many tokens a step has.
+  // Once, if the program says how many tokens a step has. Not for the rest of an epoch that is only its last step: that one
+  // is not full.
   void print_step_sizes(const EpochBlock& next) {
+    if (next.block.start.steps > 0 && next.block.plan.steps() == 1) return;
     if (!std::exchange(step_sizes_due, false)) return;
     fmt::print(stderr, "lockstep: {}\n", describe_step_sizes(next.block.plan, lengths.tokens));
+  }
+
+  // Once: a training of such epochs ends without a word.
+  void print_empty_epoch(std::uint64_t epoch) {
+    if (!std::exchange(empty_epoch_due, false)) return;
+    const auto number = [](std::size_t count, const char* what) {
+      return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
+    };
+    fmt::print(
+        stderr,
+        "lockstep: epoch {} of the loader has no steps: {} for {} with tail = {} and too_long = {}; use tail = fill, or more data\n",
+        epoch, number(lengths.tokens.size(), "sample"),
+        number(static_cast<std::size_t>(plan_options.ranks), "rank"), name_of(plan_options.tail),
+        name_of(plan_options.too_long));
   }
 
   HostBatch build(const MicroBatch& micro_batch, int worker) {
@@ -200,6 +217,7 @@ struct Loader::State {
     if (!next.block) {
       staged.reset();
       meter.on_batch(waited_ns, true);
+      if (!current.block && resumed_state.empty()) print_empty_epoch(next.epoch);
       ended = true;
       next_epoch = next.epoch + 1;
       return;
@@ -234,6 +252,7 @@ struct Loader::State {
   LoaderOptions options;
   PlanOptions plan_options;
   bool step_sizes_due;
+  bool empty_epoch_due;
   PrefetchOptions prefetch;
   Lengths lengths;
   LoaderMeter meter;
@@ -382,6 +401,7 @@ Loader::Iterator Loader::begin() {
         s.prefetch, [&s] { return s.cursor.next(); },
         [&s](const MicroBatch& micro_batch, int worker) { return s.build(micro_batch, worker); });
   } else if (!queue_continues) {
+    s.uncopied.reset();
     s.staged.reset();
     s.cursor.cancel();
     s.queue->restart(move);
@@ -400,7 +420,6 @@ std::string Loader::describe() const {
   return fmt::format("{} worker{}, {} batch{} ahead: at most {} of {}memory", s.prefetch.threads,
                      s.prefetch.threads == 1 ? "" : "s", s.prefetch.ahead, s.prefetch.ahead == 1 ? "" : "es",
                      format_bytes(memory().total()), memory().page_locked ? "page-locked " : "");
-    s.uncopied.reset();
 }
 
 LoaderAdvice Loader::advice() const {
