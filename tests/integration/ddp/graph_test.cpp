@@ -200,9 +200,9 @@ TEST(Outputs, OfManyTypesAreSearchedForTensors) {
       [](const auto& output) { return output.at("b"); });
   check_output(
       [](const Tensor& a, const Tensor& b) {
-        return c10::List<Tensor>({a, b});
+        return c10::List<Tensor>{a, b};
       },
-      [](const auto& output) { return output.get(1); });
+      [](const auto& output) { return Tensor(output.get(1)); });
   check_output(
       [](const Tensor& a, const Tensor& b) {
         return std::make_pair(std::optional<Tensor>(), std::vector<std::tuple<Tensor, Tensor>>{{a, b}});
