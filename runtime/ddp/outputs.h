@@ -1,5 +1,5 @@
-// Finds the tensors in the result of a module's forward: tensors, and vectors, arrays, tuples, pairs, maps
-// and optionals of them, to any depth. For a type of your own, write a specialisation:
+// Finds the tensors in the result of a module's forward: tensors, and vectors, arrays, tuples, pairs, maps (also c10::List
+// and c10::Dict) and optionals of them, to any depth. For a type of your own, write a specialisation:
 //
 //   template <>
 //   struct lockstep::OutputTensors<Detections> {
@@ -83,7 +83,7 @@ struct OutputTensors<std::optional<Part>> {
 template <typename Output>
 struct OutputTensors<Output, std::enable_if_t<std::ranges::input_range<const Output> &&
                                               !std::is_convertible_v<Output, std::string_view>>> {
-  using Part = std::remove_cvref_t<std::ranges::range_reference_t<const Output>>;
+  using Part = std::ranges::range_value_t<const Output>;  // the elements of c10::List are proxies
   static constexpr bool known = OutputTensors<Part>::known;
   static void collect(const Output& output, std::vector<torch::Tensor>& tensors) {
     for (const auto& part : output) OutputTensors<Part>::collect(part, tensors);
@@ -94,6 +94,14 @@ template <typename Key, typename Value>
 struct OutputTensors<torch::OrderedDict<Key, Value>> {
   static constexpr bool known = OutputTensors<Value>::known;
   static void collect(const torch::OrderedDict<Key, Value>& output, std::vector<torch::Tensor>& tensors) {
+    for (const auto& item : output) OutputTensors<Value>::collect(item.value(), tensors);
+  }
+};
+
+template <typename Key, typename Value>
+struct OutputTensors<c10::Dict<Key, Value>> {
+  static constexpr bool known = OutputTensors<Value>::known;
+  static void collect(const c10::Dict<Key, Value>& output, std::vector<torch::Tensor>& tensors) {
     for (const auto& item : output) OutputTensors<Value>::collect(item.value(), tensors);
   }
 };

@@ -1,51 +1,18 @@
 #include "runtime/profile/step_timer.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-#include <stdlib.h>  // NOLINT(modernize-deprecated-headers): setenv
 #include <unistd.h>
 
 #include <fstream>
-#include <numeric>
 #include <thread>
 #include <vector>
 
 #include "common/clock.h"
 #include "common/error.h"
 #include "common/files.h"
-#include "exporters/record/reader.h"
-#include "tests/unit/exporters/temporary_folder.h"
+#include "tests/unit/runtime/profile/step_timer_fixture.h"
 
 namespace lockstep::profile {
 namespace {
-
-using record::Reader;
-using record::Snapshot;
-
-void work_for_us(std::uint64_t us) {
-  const std::uint64_t end = monotonic_ns() + us * 1000;
-  while (monotonic_ns() < end) {
-  }
-}
-
-std::uint64_t ns(const Times& times, Phase phase) {
-  return times.phase_ns[record::index(phase)];
-}
-
-std::uint64_t sum(const Times& times) {
-  return std::accumulate(times.phase_ns.begin(), times.phase_ns.end(), std::uint64_t{0});
-}
-
-class StepTimerTest : public ::testing::Test {
- protected:
-  StepTimerTest() {
-    for (const char* name : {"LOCKSTEP_RECORD", "LOCKSTEP_REPORT_DIR", "LOCKSTEP_METRICS"}) ::unsetenv(name);
-    ::setenv("XDG_RUNTIME_DIR", folder_.path().c_str(), 1);
-  }
-
-  Identity identity_ = {.job_id = 5, .step_id = 1, .rank = 3, .size = 4, .node = "n1", .program = "train"};
-  lockstep::testing::TemporaryFolder folder_;
-};
 
 TEST_F(StepTimerTest, TimeOfInnerScopesDoesNotCountForTheOuterOne) {
   StepTimer timer(identity_);
@@ -299,199 +266,6 @@ TEST_F(StepTimerTest, ReportFolderThatCannotBeMadeIsReportedInOneLine) {
   timer.finish();
   EXPECT_THAT(::testing::internal::GetCapturedStderr(),
               ::testing::AllOf(::testing::HasSubstr("rank 3 on n1"), ::testing::HasSubstr("file/report")));
-}
-
-// The calls that DistributedDataParallel makes in a step of two micro-batches.
-const int kModel = 0;  // its address stands for the model
-
-void two_micro_batches(StepTimer& timer) {
-  for (const bool last : {false, true}) {
-    timer.begin_training_forward(&kModel);
-    { const auto scope = timer.phase(Phase::forward); }
-    {
-      const auto scope = timer.phase(Phase::backward);
-      timer.add_backward_tokens(10);
-      if (last) timer.note_synchronised(&kModel);
-    }
-  }
-}
-
-TEST_F(StepTimerTest, StepEndsWhenTheForwardAfterASynchronisedBackwardBegins) {
-  StepTimer timer(identity_);
-  timer.add_model(&kModel);
-  two_micro_batches(timer);
-  work_for_us(2000);  // the optimizer's step belongs to the step
-  EXPECT_EQ(timer.totals().steps, 0);
-  two_micro_batches(timer);
-  EXPECT_EQ(timer.totals().steps, 1);
-  EXPECT_EQ(timer.last_step().counts.tokens, 20);
-  EXPECT_GE(ns(timer.last_step(), Phase::other), 2'000'000);
-  timer.finish();
-  EXPECT_EQ(timer.totals().steps, 2);
-  const Snapshot read = Reader(timer.file()).read();
-  EXPECT_EQ(read.counters.steps, 2);
-  EXPECT_EQ(read.counters.tokens, 40);
-}
-
-TEST_F(StepTimerTest, WaitForDataAfterASynchronisedBackwardBelongsToTheNextStep) {
-  StepTimer timer(identity_);
-  timer.add_model(&kModel);
-  two_micro_batches(timer);
-  {
-    const auto scope = timer.phase(Phase::data_wait);
-    work_for_us(2000);
-  }
-  EXPECT_EQ(timer.totals().steps, 1);
-  EXPECT_EQ(ns(timer.last_step(), Phase::data_wait), 0);
-  two_micro_batches(timer);
-  timer.finish();
-  EXPECT_GE(ns(timer.last_step(), Phase::data_wait), 2'000'000);
-}
-
-TEST_F(StepTimerTest, EndStepOfTheProgramReplacesStepsThatEndOnTheirOwn) {
-  StepTimer timer(identity_);
-  timer.add_model(&kModel);
-  for (int step = 0; step < 3; ++step) {
-    two_micro_batches(timer);
-    timer.end_step({.tokens = 7, .samples = 1, .padding = 0});
-    EXPECT_EQ(timer.last_step().counts.tokens, 7);
-  }
-  timer.finish();
-  EXPECT_EQ(timer.totals().steps, 3);
-}
-
-TEST_F(StepTimerTest, BatchesThatAreOnlyEvaluatedDoNotCount) {
-  StepTimer timer(identity_);
-  timer.add_model(&kModel);
-  timer.request_batch(true);
-  timer.add_batch({.tokens = 5, .samples = 2, .padding = 1});
-  timer.begin_training_forward(&kModel);
-  timer.add_backward_tokens(4);  // the loader's numbers are used: they have samples and padding
-  timer.note_synchronised(&kModel);
-  timer.request_batch(true);
-  EXPECT_EQ(timer.totals().steps, 1);
-  for (int batch = 0; batch < 3; ++batch) {
-    timer.add_batch({.tokens = 100, .samples = 1, .padding = 0});
-    timer.request_batch(true);
-  }
-  EXPECT_EQ(timer.totals().steps, 1);
-  timer.finish();
-  EXPECT_EQ(timer.totals().counts.tokens, 5);
-  EXPECT_EQ(timer.totals().counts.samples, 2);
-  EXPECT_EQ(timer.totals().counts.padding, 1);
-}
-
-TEST_F(StepTimerTest, LoadersStepEndsOnceThoughEachMicroBatchIsSynchronised) {
-  StepTimer timer(identity_);
-  timer.add_model(&kModel);
-  for (int batch = 0; batch < 4; ++batch) {
-    timer.request_batch(batch % 2 == 0);
-    timer.add_batch({.tokens = 5, .samples = 1, .padding = 0});
-    timer.begin_training_forward(&kModel);
-    timer.note_synchronised(&kModel);
-  }
-  timer.finish();
-  EXPECT_EQ(timer.totals().steps, 2);
-  EXPECT_EQ(timer.last_step().counts.tokens, 10);
-}
-
-// A GAN: two models, each with its own synchronised backward.
-TEST_F(StepTimerTest, TwoModelsInOneLoopMakeOneStep) {
-  StepTimer timer(identity_);
-  const int other_model = 1;
-  timer.add_model(&kModel);
-  timer.add_model(&other_model);
-  const auto train = [&](const int* model) {
-    timer.begin_training_forward(model);
-    { const auto scope = timer.phase(Phase::forward); }
-    timer.note_synchronised(model);
-  };
-  for (int step = 0; step < 5; ++step) {
-    { const auto scope = timer.phase(Phase::data_wait); }
-    train(&kModel);
-    { const auto scope = timer.phase(Phase::data_wait); }  // noise for the other model
-    train(&other_model);
-  }
-  timer.finish();
-  EXPECT_EQ(timer.totals().steps, 5);
-}
-
-TEST_F(StepTimerTest, AModelThatIsTrainedMoreOftenThanTheOthersEndsTheSteps) {
-  StepTimer timer(identity_);
-  const int other_model = 1;
-  timer.add_model(&kModel);
-  timer.add_model(&other_model);
-  for (int step = 0; step < 6; ++step) {
-    timer.begin_training_forward(&kModel);
-    timer.note_synchronised(&kModel);
-    if (step % 3 != 2) continue;
-    timer.begin_training_forward(&other_model);
-    timer.note_synchronised(&other_model);
-  }
-  timer.finish();
-  EXPECT_EQ(timer.totals().steps, 6);
-}
-
-TEST_F(StepTimerTest, ForwardWithoutGradientsIsNotTheNextStepsForward) {
-  StepTimer timer(identity_);
-  timer.add_model(&kModel);
-  const auto without_gradients = [&](bool evaluation) {
-    const auto scope = timer.begin_forward_without_gradients();
-    work_for_us(20'000);
-    if (evaluation) timer.end_evaluation_forward();
-  };
-  two_micro_batches(timer);
-  for (int batch = 0; batch < 3; ++batch) without_gradients(true);
-  EXPECT_EQ(timer.totals().steps, 1) << "an evaluation begins when the step has ended";
-  two_micro_batches(timer);
-  without_gradients(false);  // such as samples for the next backward
-  two_micro_batches(timer);
-  EXPECT_EQ(timer.totals().steps, 2);
-  EXPECT_LT(timer.last_step().step_ns, 60'000'000) << "the evaluation belongs to no step";
-  timer.finish();
-  EXPECT_GE(ns(timer.last_step(), Phase::other), 20'000'000);
-  EXPECT_LT(ns(timer.last_step(), Phase::forward), 20'000'000);
-}
-
-TEST_F(StepTimerTest, LoaderAloneEndsSteps) {
-  StepTimer timer(identity_);
-  for (int batch = 0; batch < 4; ++batch) {
-    timer.request_batch(batch % 2 == 0);
-    timer.add_batch({.tokens = 5, .samples = 1, .padding = 0});
-  }
-  timer.request_batch(true);  // the end of the epoch
-  timer.request_batch(true);  // and the next one's first batch
-  EXPECT_EQ(timer.totals().steps, 2);
-  EXPECT_EQ(timer.totals().counts.tokens, 20);
-}
-
-TEST_F(StepTimerTest, WaitingForAnyRangeIsTimed) {
-  StepTimer timer(identity_);
-  timer.add_model(&kModel);
-  struct Slow {
-    struct Iterator {
-      int at;
-      int operator*() const { return at; }
-      void operator++() {
-        work_for_us(2000);
-        ++at;
-      }
-      bool operator!=(const Iterator& other) const { return at != other.at; }
-    };
-    static Iterator begin() { return {0}; }
-    static Iterator end() { return {3}; }
-  } slow;
-  int seen = 0;
-  for (const int batch : timed_batches(timer, slow)) {
-    EXPECT_EQ(batch, seen++);
-    timer.begin_training_forward(&kModel);
-    timer.note_synchronised(&kModel);
-  }
-  timer.finish();
-  EXPECT_EQ(seen, 3);
-  // The wait for the end belongs to a fourth step, which has no backward and does not end.
-  EXPECT_EQ(timer.totals().steps, 3);
-  EXPECT_EQ(ns(timer.last_step(), Phase::data_wait) >= 2'000'000, true);
 }
 
 }  // namespace
