@@ -86,9 +86,8 @@ struct Group {
   int after(int k) const { return (digit + k) % size; }
 };
 
-// Surplus nodes join the groups with the highest numbers: they are nearest. None joins the first group, in which node 0
-// is: a node's first data travels with its request to the next node if both add up in that round, and a surplus node,
-// the last of which is before node 0, does not.
+// Surplus nodes join the groups with the highest numbers: they are nearest. None joins the first group. Otherwise node 0
+// would expect data of the last node together with its request, and a surplus node sends none with it.
 int group_of_surplus(const NodeGrid& grid, int surplus_index) {
   const int groups = grid.regular() / grid.factors.front();
   return groups - 1 - surplus_index % groups;

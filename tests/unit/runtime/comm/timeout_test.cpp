@@ -17,7 +17,7 @@ void pass(std::chrono::nanoseconds time) {
   now_ns += static_cast<std::uint64_t>(time.count());
 }
 
-// The time that passes until a thread that sleeps as it is told has waited long enough.
+// The time that passes until a thread that sleeps for next_check() has waited long enough.
 std::chrono::nanoseconds wait_for_end(OperationTimeout& timeout) {
   const std::uint64_t begin = now_ns;
   while (!timeout.expired()) {

@@ -245,7 +245,8 @@ TEST(NodeSchedule, NeighboursAgreeWhatTravelsBetweenThemInTheFirstRound) {
   }
 }
 
-// The last node is before node 0, and a surplus node adds up nothing in its first round.
+// The last node is before node 0. Data travels with a request only if both nodes add up in their first round, and a surplus
+// node does not.
 TEST(NodeSchedule, ASurplusNodeNeverSendsToTheGroupOfNodeZero) {
   int with_surplus = 0;
   for (int nodes = 2; nodes <= 4096; ++nodes) {
