@@ -130,8 +130,31 @@ void Reducer::arm_from(const std::vector<torch::Tensor>& outputs) {
 
 void Reducer::begin(Averaging mode, std::int64_t count) {
   reset_after_throw();
+  refuse_averaged_gradients();
   average_.begin(mode, count);
   begin_backward();
+}
+
+// After a synchronised backward by count: throws unless the program has changed a gradient since. It may zero some of
+// them only, as with two optimizers.
+void Reducer::refuse_averaged_gradients() {
+  if (!gradients_averaged_) return;
+  bool nonzero = false;
+  const bool unchanged = std::all_of(parameters_.begin(), parameters_.end(), [&](const Parameter& parameter) {
+    if (parameter.averaged == nullptr) return true;
+    const torch::Tensor& gradient = parameter.tensor.grad();
+    if (!gradient.defined() || gradient.data_ptr() != parameter.averaged ||
+        gradient._version() != parameter.averaged_version)
+      return false;
+    // Zeroed through data(), which counts no version. A device cannot be asked without waiting.
+    nonzero = nonzero || on_device() || sample_of(gradient) != 0;
+    return true;
+  });
+  if (unchanged && nonzero) {
+    fail_usage(
+        "the gradients of the last synchronised backward would be averaged by count again, because they have not been zeroed; run all micro-batches of an optimizer step but the last one under no_sync(), and call zero_grad() after each optimizer step");
+  }
+  gradients_averaged_ = false;
 }
 
 // Queues finish() at the end of the current graph task. Under torch::autograd::grad no gradient is
@@ -211,7 +234,7 @@ void Reducer::receive_messages() {
     summary_ = message_.receive();
     observer_.received(summary_.durations);
     const bool decided = average_.agreed();
-    own_factor_ = average_.adopt(summary_.average);
+    average_.adopt(summary_.average);
     if (decided || !comm_hook_) continue;
     if (average_.mode() == Averaging::by_count) comm_hook_->averages_by_count();
     scale_hook();
@@ -231,7 +254,6 @@ void Reducer::begin_sync() {
   }
   state_ = learning_ || !average_.agreed() ? State::collecting : State::launching;
   next_bucket_ = 0;
-  own_factor_ = 1;
   summary_ = {};
   arrivals_.clear();
   observer_.begin(parameters_.size());
@@ -351,7 +373,6 @@ void Reducer::launch(std::size_t index) {
   const void* device_scale = nullptr;
   const Parameter& first = parameters_[bucket.parameters.front()];
   const torch::Tensor mine = first.sparse ? first.tensor.grad() : bucket.flat->tensor();
-  if (own_factor_ != 1 && mine.defined()) mine.mul_(own_factor_);
   if (on_device() && bucket.flat && !comm_hook_) {
     const bool half = comm::size_of(bucket.flat->buffer().type) == 2;  // the factor may not fit into 16 bits
     if (device_factor_.known()) {

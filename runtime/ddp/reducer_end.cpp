@@ -54,6 +54,7 @@ void Reducer::finish_sync(bool skipping) {
   observer_.finish(summary_.durations, collective());
   if (observer_.measures_order()) observer_.look_at_order(sizes(), bucket_sizes());
   rebuild_once();
+  note_averaged_gradients();
   timer_.note_synchronised(this);
 }
 
@@ -186,6 +187,19 @@ void Reducer::give_back_gradients() {
       }
     }
     bucket.sparse_sum = torch::Tensor();
+  }
+}
+
+void Reducer::note_averaged_gradients() {
+  // A step without counts leaves zeros. A device's count is not known yet.
+  gradients_averaged_ =
+      average_.mode() == Averaging::by_count && (on_device() || average_.count_of_last_step() > 0);
+  if (!gradients_averaged_) return;
+  for (auto& parameter : parameters_) {
+    const torch::Tensor& gradient = parameter.tensor.grad();
+    const bool noted = gradient.defined() && !parameter.sparse;
+    parameter.averaged = noted ? gradient.data_ptr() : nullptr;
+    parameter.averaged_version = noted ? gradient._version() : 0;
   }
 }
 
