@@ -58,7 +58,7 @@ cmake --preset $preset -DLOCKSTEP_WERROR=ON "${unity[@]}"
 cmake --build --preset $preset -j "$jobs"
 built=$SECONDS
 reports=("$PWD/build/$preset/tests.xml")
-rm -f "${reports[0]}"
+rm -f build/$preset/tests*.xml
 status=0
 ctest --test-dir build/$preset --output-on-failure --no-tests=error --output-junit "${reports[0]}" -j "$test_jobs" "$@" || status=$?
 failures=build/$preset/Testing/Temporary/LastTestsFailed.log

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Says what ctest's results (--output-junit) are: the ten slowest tests, the skipped ones, and the numbers of tests.
 
-A test that is in several files counts with its last result. With --json only the numbers are printed, as one object.
+A test that is in several files counts with its last result.
+--json prints one object with their number of passed ones, and the names of the others.
 Usage: summary.py [--json] tests.xml [again.xml]
 """
 import json
@@ -24,9 +25,9 @@ def main():
             tests.update({test.get("name"): test for test in ElementTree.parse(file).iter("testcase")})
     passed = [name for name, test in tests.items() if test.get("status") == "run"]
     skipped = sorted(name for name, test in tests.items() if was_skipped(test))
-    counts = {"passed": len(passed), "failed": len(tests) - len(passed) - len(skipped), "skipped": len(skipped)}
+    failed = sorted(set(tests) - set(passed) - set(skipped))
     if as_json:
-        print(json.dumps(counts))
+        print(json.dumps({"passed": len(passed), "failed": failed, "skipped": skipped}))
         return
     print("The slowest tests, in seconds:")
     for test in sorted(tests.values(), key=lambda test: -float(test.get("time")))[:10]:
@@ -35,7 +36,7 @@ def main():
         print("Skipped:")
         for name in skipped:
             print(f"          {name}")
-    print("{passed} passed, {failed} failed, {skipped} skipped".format(**counts))
+    print(f"{len(passed)} passed, {len(failed)} failed, {len(skipped)} skipped")
 
 
 main()
