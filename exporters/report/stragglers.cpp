@@ -1,6 +1,6 @@
 #include "exporters/report/stragglers.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <map>

@@ -2,7 +2,7 @@
 # Builds and tests this checkout in a root of another Debian release, on this machine's kernel. The root is made with
 # debootstrap from this machine's package sources; then tests/run.sh runs in it, which installs what it needs, so a package
 # that no list names is noticed. build/platforms/NAME keeps the root, its packages and its build; when a list of packages
-# changes, the root is made again. The root is used in namespaces of its own: processes and mounts end with the run.
+# changes, a run of the tests makes the root again. The root is used in namespaces of its own: processes and mounts end with the run.
 # Usage: tests/platforms/run.sh NAME [--fresh] [--json] [--record] [ctest options]
 #        tests/platforms/run.sh NAME [--fresh] --exec COMMAND...      runs a command in the root, in this checkout
 # NAME is bookworm (Debian 12), trixie (13) or forky (testing). --fresh makes the root again. --json prints the result as
@@ -85,9 +85,12 @@ make_root() {
   mv "$root.partial" "$root"
 }
 
-lists=$(cat "$checkout"/examples/packages.sh "$checkout"/tests/*/packages.sh | sha256sum)
+lists=$({
+  "$checkout/examples/packages.sh" --list build cluster corpus monitoring package test peers pip
+  cat "$checkout"/tests/*/packages.sh
+} | sha256sum)
 exec 8>"$work/lock"
-if [ $fresh = yes ] || [ ! -d "$root" ] || [ "$(cat "$work/lists" 2>/dev/null)" != "$lists" ]; then
+if [ $fresh = yes ] || [ ! -d "$root" ] || [[ $exec = no && $(cat "$work/lists" 2>/dev/null) != "$lists" ]]; then
   flock -n 8 || fail "$root must be made again, but another run uses it"
   make_root
   echo "$lists" >"$work/lists"
