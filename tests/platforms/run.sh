@@ -2,11 +2,13 @@
 # Builds and tests this checkout in a root of another Debian release, on this machine's kernel. The root is made with
 # debootstrap from this machine's package sources; then tests/run.sh runs in it, which installs what it needs, so a package
 # that no list names is noticed. build/platforms/NAME keeps the root, its packages and its build; when a list of packages
-# changes, a run of the tests makes the root again. The root is used in namespaces of its own: processes and mounts end with the run.
+# changes, a run of the tests makes the root again. The root is used in namespaces of its own: processes and mounts end with
+# the run.
 # Usage: tests/platforms/run.sh NAME [--fresh] [--json] [--record] [ctest options]
 #        tests/platforms/run.sh NAME [--fresh] --exec COMMAND...      runs a command in the root, in this checkout
-# NAME is bookworm (Debian 12), trixie (13) or forky (testing). --fresh makes the root again. --json prints the result as
-# the last line. --record writes it to docs/platforms, and the table of docs/supported.md from it. Needs root.
+# NAME is bookworm (Debian 12), trixie (13) or forky (testing); or arm64, which runs tests/platforms/arm64.sh in a root of
+# Debian 13 and has no result. --fresh makes the root again. --json prints the result as the last line. --record writes it to
+# docs/platforms, and the table of docs/supported.md from it. Needs root.
 set -euo pipefail
 checkout=$(cd "$(dirname "$0")/../.." && pwd)
 
@@ -20,9 +22,12 @@ usage() {
 }
 
 platform=${1:-}
+suite=$platform
+script=$platform
 case $platform in
-  bookworm | trixie) script=$platform ;;
+  bookworm | trixie) ;;
   forky) script=sid ;; # an older debootstrap does not know its name
+  arm64) suite=trixie script=trixie ;;
   *) usage ;;
 esac
 shift
@@ -66,7 +71,7 @@ make_root() {
       awk '$1 == "Debian" && $2 !~ /-/ { print $3; exit }')
     [ -n "$mirror" ] || fail "this machine's package sources do not name a mirror of Debian"
     echo "making a root of $platform"
-    debootstrap --variant=minbase --cache-dir="$work/archives" "$platform" "$root.partial" "$mirror" \
+    debootstrap --variant=minbase --cache-dir="$work/archives" "$suite" "$root.partial" "$mirror" \
       "/usr/share/debootstrap/scripts/$script" >"$work/debootstrap.log" 2>&1 ||
       fail "debootstrap failed; the log is $work/debootstrap.log"
     # Uses the network as this machine does.
@@ -139,6 +144,10 @@ in_root() {
 
 if [ $exec = yes ]; then
   in_root "$@"
+  exit
+fi
+if [ "$platform" = arm64 ]; then
+  in_root tests/platforms/arm64.sh "$@"
   exit
 fi
 
