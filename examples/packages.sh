@@ -11,15 +11,15 @@ declare -A packages=(
   [build]="build-essential cmake ninja-build ccache pkg-config git ca-certificates
     libslurm-dev libhwloc-dev libopenmpi-dev libtorch-dev libopenblas0-pthread libmicrohttpd-dev libgnutls28-dev libyaml-cpp-dev libcrypt-dev
     libcli11-dev libfmt-dev prometheus-cpp-dev nlohmann-json3-dev libxxhash-dev libarchive-dev libfuse3-dev
-    libssl-dev libpng-dev libjpeg62-turbo-dev libhdf5-dev libmunge-dev libgtest-dev libgmock-dev libbenchmark-dev"
+    libssl-dev libpng-dev libjpeg-dev libhdf5-dev libmunge-dev libgtest-dev libgmock-dev libbenchmark-dev"
   [cluster]="slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge openmpi-bin openssh-client
     iproute2 util-linux procps fuse3"
   [corpus]="sentencepiece mandoc"
   [monitoring]="prometheus curl"
   [peers]="python3-torch python3-matplotlib python3-scipy python3-yaml rsync"
   [package]="help2man lintian rpm"
-  [test]="clang clang-format clang-tidy libclang-rt-14-dev shellcheck python3 faketime
-    chromium-headless-shell openssl systemd"
+  [test]="clang clang-format clang-tidy libclang-rt-dev shellcheck python3 faketime
+    chromium-headless-shell openssl systemd libblas3 locales"
   [pip]="python3 python3-pip"
 )
 
@@ -37,9 +37,15 @@ done
 if [ $list = yes ]; then printf '%s\n' "${wanted[@]}"; exit 0; fi
 
 if ! command -v apt-get >/dev/null || ! command -v dpkg-query >/dev/null; then
-  echo "packages.sh: this system is not Debian; install the equivalents of these Debian 12 packages: ${wanted[*]}" >&2
+  echo "packages.sh: this system is not Debian; install the equivalents of these packages of Debian 12 and 13: ${wanted[*]}" >&2
   exit 1
 fi
+# shellcheck source=/dev/null
+release=$(. /etc/os-release && echo "${VERSION_CODENAME:-} ${PRETTY_NAME:-$NAME}")
+case $release in
+  bookworm\ * | trixie\ *) ;;
+  *) echo "packages.sh: not tried here: ${release#* }; the tests run on Debian 12 and 13" >&2 ;;
+esac
 missing=()
 for package in "${wanted[@]}"; do
   status=$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null || true)

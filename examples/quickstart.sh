@@ -8,9 +8,9 @@ usage() {
 Usage: examples/quickstart.sh [--keep] [--minutes M] [--torch=pip]
   --keep       keep the cluster and Prometheus running; to stop them: tests/cluster/embedded/cluster down --name quickstart
   --minutes M  duration of the training (default 0.8)
-  --torch=pip  train with the current PyTorch from PyPI (LibTorch 2.x, which examples/pip_torch.sh downloads: 0.8 GB)
-               instead of Debian's LibTorch 1.13
-Needs Debian 12 and root. The first run takes about ten minutes (packages, build), later runs about two.
+  --torch=pip  train with the current PyTorch from PyPI (which examples/pip_torch.sh downloads: 0.8 GB) instead of
+               Debian's LibTorch
+Needs Debian 12 or 13 and root. The first run takes about ten minutes (packages, build), later runs about two.
 TEXT
 }
 
@@ -45,11 +45,8 @@ fail() {
 say() { printf '\n== %s\n' "$*"; }
 
 [ "$(id -u)" = 0 ] || fail "needs root to install packages and to start the cluster; run: sudo examples/quickstart.sh"
-command -v apt-get >/dev/null || fail "needs Debian 12; docs/users/own-cluster.md explains how to use an existing cluster"
-# shellcheck source=/dev/null
-if [ "$(. /etc/os-release && echo "${VERSION_CODENAME:-}")" != bookworm ]; then
-  fail "needs Debian 12 (bookworm); docs/users/own-cluster.md explains how to use an existing cluster"
-fi
+command -v apt-get >/dev/null ||
+  fail "needs Debian 12 or 13; docs/users/own-cluster.md explains how to use an existing cluster"
 
 root=$(cd "$(dirname "$0")/.." && pwd)
 cd "$root"

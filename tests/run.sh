@@ -2,10 +2,10 @@
 # Installs missing packages, builds, and runs the tests. Without ctest options it leaves out clang-tidy (-L tidy), which
 # takes longer than all others together, the fuzzers (-L fuzz), which have a separate build, and tests that need an idle
 # machine (-L quiet). Up to three tests that fail run once more, alone: on a busy machine a limit in seconds can be missed.
-# Those that pass then are listed as unstable, and each needs a repair. At the end it prints the ten slowest tests. The
-# packages and the cluster tests need root. With --torch=pip it builds everything that links LibTorch against the PyTorch
-# wheel that examples/pip_torch.sh fetches, in build/release-pip, and runs the unit and integration tests; those that need
-# a GPU are skipped on a machine without one.
+# Those that pass then are listed as unstable, and each needs a repair. At the end it prints the ten slowest tests, and
+# those that were skipped. The packages and the cluster tests need root. With --torch=pip it builds everything that links
+# LibTorch against the PyTorch wheel that examples/pip_torch.sh fetches, in build/release-pip, and runs the unit and
+# integration tests; those that need a GPU are skipped on a machine without one.
 # Usage: tests/run.sh [--torch=pip] [ctest options]      e.g. tests/run.sh -L unit
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -53,22 +53,23 @@ export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1
 unity=()
 [ -e build/$preset/CMakeCache.txt ] || unity=(-DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=8)
 begin=$SECONDS
-cmake --preset $preset "${unity[@]}"
+# Warnings are errors here only: a newer compiler than those of the tests may have other ones.
+cmake --preset $preset -DLOCKSTEP_WERROR=ON "${unity[@]}"
 cmake --build --preset $preset -j "$jobs"
 built=$SECONDS
-report=$PWD/build/$preset/tests.xml
+reports=("$PWD/build/$preset/tests.xml")
+rm -f build/$preset/tests*.xml
 status=0
-ctest --test-dir build/$preset --output-on-failure --no-tests=error --output-junit "$report" -j "$test_jobs" "$@" || status=$?
+ctest --test-dir build/$preset --output-on-failure --no-tests=error --output-junit "${reports[0]}" -j "$test_jobs" "$@" || status=$?
 failures=build/$preset/Testing/Temporary/LastTestsFailed.log
 if [ $status -ne 0 ] && [ -s $failures ] && [ "$(wc -l <$failures)" -le 3 ]; then
   names=$(cut -d: -f2 $failures)
-  if ctest --test-dir build/$preset --output-on-failure --rerun-failed -j 1; then
+  reports+=("$PWD/build/$preset/tests-again.xml")
+  if ctest --test-dir build/$preset --output-on-failure --output-junit "${reports[1]}" --rerun-failed -j 1; then
     status=0
     while read -r name; do echo "UNSTABLE: $name failed beside other tests and passed alone"; done <<<"$names"
   fi
 fi
-echo "The slowest tests, in seconds:"
-sed -n 's/.*<testcase name="\([^"]*\)".* time="\([^"]*\)".*/\2 \1/p' "$report" | LC_ALL=C sort -rn | sed -n 1,10p |
-  while read -r seconds name; do printf '%8.1f  %s\n' "$seconds" "$name"; done
+[ ! -e "${reports[0]}" ] || tests/summary.py "${reports[@]}"
 echo "Build: $((built - begin)) s, tests: $((SECONDS - built)) s"
 exit $status

@@ -31,6 +31,9 @@ endif()
 if(LOCKSTEP_WERROR)
   target_compile_options(lockstep_build_flags INTERFACE -Werror)
 endif()
+if(LOCKSTEP_RELATIVE_PATHS)
+  add_compile_options("-ffile-prefix-map=${lockstep_SOURCE_DIR}=.")
+endif()
 # All symbols are resolved when a program starts, and its table of them cannot be written afterwards.
 add_link_options(LINKER:-z,relro,-z,now)
 # lockstep_harden(): for the targets of this folder. glibc checks the sizes of buffers, functions check their stacks. Not for

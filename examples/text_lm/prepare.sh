@@ -143,7 +143,7 @@ find "$work/root/usr/share/man" -path '*/man[1-9]/*' -type f -print0 | LC_ALL=C 
 find "$work/train" -type f -print0 | LC_ALL=C sort -z | xargs -0 cat >"$work/train.txt"
 spm_train --input="$work/train.txt" --model_prefix="$work/tokenizer" --model_type=bpe --vocab_size="$vocabulary" \
   --byte_fallback=true --character_coverage=0.9995 --normalization_rule_name=identity \
-  --user_defined_symbols='<n>' --random_seed=1 --num_threads="$jobs" --minloglevel=2 >"$work/spm.log" 2>&1 ||
+  --user_defined_symbols='<n>' --random_seed=1 --num_threads="$jobs" >"$work/spm.log" 2>&1 ||
   fail "spm_train failed: $(tail -n 1 "$work/spm.log")"
 
 for part in train heldout; do

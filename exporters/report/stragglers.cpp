@@ -1,6 +1,6 @@
 #include "exporters/report/stragglers.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <map>
@@ -55,7 +55,7 @@ double tokens_of(const Step& step) {
 // For each value the median of the other values; a single value is its own.
 std::vector<double> medians_of_others(const std::vector<double>& values) {
   const std::size_t count = values.size();
-  if (count == 1) return values;
+  if (count == 1) return {values[0]};
   std::vector<std::size_t> order(count);
   std::iota(order.begin(), order.end(), 0);
   std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return values[a] < values[b]; });

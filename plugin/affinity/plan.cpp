@@ -1,5 +1,7 @@
 #include "plugin/affinity/plan.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <iterator>
 #include <map>

@@ -1,6 +1,6 @@
 #include "plugin/affinity/reason.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 

@@ -1,6 +1,6 @@
 #include "plugin/affinity/run.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <cstdlib>

@@ -1,5 +1,6 @@
 #include "plugin/affinity/topology.h"
 
+#include <fmt/ranges.h>
 #include <hwloc.h>
 
 #include <algorithm>

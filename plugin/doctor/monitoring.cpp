@@ -1,4 +1,5 @@
 #include <fcntl.h>
+#include <fmt/ranges.h>
 #include <grp.h>
 #include <ifaddrs.h>
 #include <netdb.h>

@@ -1,3 +1,4 @@
+#include <fmt/ranges.h>
 #include <poll.h>
 #include <sys/socket.h>
 

@@ -1,5 +1,7 @@
 #include "runtime/ddp/collectives.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <mutex>
 #include <optional>

@@ -1,6 +1,7 @@
 #include "runtime/ddp/replicas.h"
 
 #include <ATen/MemoryOverlap.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 

@@ -1,6 +1,7 @@
 #include "runtime/train/fused_optimizer.h"
 
 #include <ATen/Parallel.h>
+#include <fmt/ranges.h>
 
 #include <cmath>
 #include <memory>

@@ -1,5 +1,7 @@
 #include "runtime/train/sync_batch_norm.h"
 
+#include <fmt/ranges.h>
+
 #include <cstdint>
 #include <ostream>
 #include <string>

@@ -1,5 +1,7 @@
 #include "runtime/train/validation.h"
 
+#include <fmt/ranges.h>
+
 #include <cmath>
 
 #include "common/error.h"

@@ -1,5 +1,7 @@
 #include "runtime/train/weight_average.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>

@@ -1,5 +1,7 @@
 // open(): recognises the format of a source and joins the readers of its files.
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <atomic>
 #include <exception>

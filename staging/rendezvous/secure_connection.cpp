@@ -1,5 +1,6 @@
 #include "staging/rendezvous/secure_connection.h"
 
+#include <fmt/ranges.h>
 #include <openssl/crypto.h>
 #include <openssl/err.h>
 #include <openssl/evp.h>

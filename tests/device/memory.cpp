@@ -12,8 +12,8 @@ namespace {
 constexpr std::size_t kReserved = std::size_t{1} << 40;  // addresses, which cost nothing
 
 std::size_t round_up(std::size_t bytes) {
-  constexpr std::size_t kPage = 4096;
-  return (bytes + kPage - 1) / kPage * kPage;
+  const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  return (bytes + page - 1) / page * page;
 }
 
 }  // namespace

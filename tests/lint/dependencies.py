@@ -118,7 +118,11 @@ def main() -> int:
                 continue
             files += 1
             path = file.relative_to(ROOT).as_posix()
-            for number, line in enumerate(file.read_text().splitlines(), 1):
+            text = file.read_text()
+            if "fmt::join" in text and "#include <fmt/ranges.h>" not in text:
+                print(f"{path}: fmt::join needs <fmt/ranges.h>: newer versions of fmt have it there only", file=sys.stderr)
+                wrong += 1
+            for number, line in enumerate(text.splitlines(), 1):
                 match = INCLUDE.match(line)
                 if match and match[1] == '"' and any(within(match[2], folder) for folder in WITHOUT_CIRCLES):
                     stem, included = path.rsplit(".", 1)[0], match[2].rsplit(".", 1)[0]

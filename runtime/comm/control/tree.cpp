@@ -225,8 +225,9 @@ std::vector<int> ranks_behind(const Tree& tree, int child) {
   for (std::size_t i = 0; i < nodes.size(); ++i) {
     const auto of_node = tree.roster.ranks_on(nodes[i]);
     ranks.insert(ranks.end(), of_node.begin(), of_node.end());
-    const auto below = nodes_below(nodes[i], static_cast<int>(tree.roster.node_names.size()));
-    nodes.insert(nodes.end(), below.begin(), below.end());
+    // One at a time: GCC 14 reports an overflow in insert() of a range that cannot happen.
+    for (const int below : nodes_below(nodes[i], static_cast<int>(tree.roster.node_names.size())))
+      nodes.push_back(below);
   }
   return ranks;
 }

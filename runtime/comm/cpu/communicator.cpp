@@ -67,6 +67,8 @@ void relax() {
   for (int i = 0; i < 16; ++i) {
 #if defined(__x86_64__)
     __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
 #else
     std::this_thread::yield();
 #endif

@@ -37,7 +37,7 @@ void check_tensors(const std::vector<NamedTensor>& current, const std::vector<Na
   }
 }
 
-const torch::Tensor& tensor_in(const Section& section, const std::string& name) {
+torch::Tensor tensor_in(const Section& section, const std::string& name) {
   const NamedTensor* const found = find(section.tensors, name);
   if (found == nullptr) fail("the checkpoint has no tensor '{}'", name);
   return found->tensor;

@@ -60,7 +60,7 @@ void check_tensors(const std::vector<NamedTensor>& current, const std::vector<Na
                    const char* noun);
 
 /// Throws Error if the section does not have it.
-const torch::Tensor& tensor_in(const Section& section, const std::string& name);
+torch::Tensor tensor_in(const Section& section, const std::string& name);
 
 /// "float32 [16, 50]"
 std::string describe(const torch::Tensor& tensor);

@@ -82,14 +82,14 @@ std::string fingerprint_of(const Reader& reader) {
   }
   if (has_digests) return to_hex(hasher.digest());
   const std::size_t hashed = std::min(samples, kHashedSamples);
-  std::vector<std::byte> payload;
+  std::vector<std::byte> buffer(kHashedBytes);
   for (std::size_t n = 0; n < hashed; ++n) {
     const std::size_t i = hashed == 1 ? 0 : n * (samples - 1) / (hashed - 1);
     if (reader.bytes(i) > kHashedBytes) {
       if (reader.can_view()) hasher.update(reader.view(i).first(kHashedBytes));
       continue;
     }
-    payload.resize(reader.bytes(i));
+    const auto payload = std::span(buffer).first(reader.bytes(i));
     reader.read(i, payload);
     hasher.update(payload);
   }

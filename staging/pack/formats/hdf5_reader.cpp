@@ -1,5 +1,7 @@
 // Reads the rows of an HDF5 dataset.
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 
 #include "common/error.h"

@@ -1,5 +1,7 @@
 #include "staging/transfer/exchange/subscription.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <chrono>
 #include <thread>

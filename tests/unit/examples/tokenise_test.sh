@@ -16,7 +16,7 @@ for i in $(seq 200); do echo "the function number $i returns the number of bytes
 printf 'open, creat\n\na file without an end of line' >"$work/pages/open.2"
 cat "$work"/pages/* >"$work/all"
 spm_train --input="$work/all" --model_prefix="$work/model" --model_type=bpe --vocab_size=320 --byte_fallback=true \
-  --normalization_rule_name=identity --user_defined_symbols='<n>' --minloglevel=2 >"$work/log" 2>&1 || fail "$(cat "$work/log")"
+  --normalization_rule_name=identity --user_defined_symbols='<n>' >"$work/log" 2>&1 || fail "$(cat "$work/log")"
 "$tokenise" "$work/model" 256 "$work/pages" "$work/tokens"
 
 line_end=$(grep -nP '^<n>\t' "$work/model.vocab" | cut -d: -f1)

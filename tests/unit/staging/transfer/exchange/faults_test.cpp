@@ -1,5 +1,6 @@
 // Nodes that break the protocol of the exchange, or stop: the other nodes still end with all data.
 
+#include <fmt/ranges.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
