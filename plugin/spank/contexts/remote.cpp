@@ -302,6 +302,14 @@ void remove_outer_variables(spank_t spank, const StepOnNode& step) {
   }
 }
 
+// Of the signals by which Slurm and users end a step: since Slurm 24.11 at the latest, the task has slurmstepd's handlers
+// until its program starts, and a task that stages would not notice them.
+void restore_signals() {
+  for (const int signal : {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGALRM}) {
+    ::signal(signal, SIG_DFL);
+  }
+}
+
 void pin_task(spank_t spank, const PreparedStep& step, std::uint32_t task) {
   const TaskPlacement placement = step.tasks->placement(task);
   if (placement.cpus.empty()) return;
@@ -401,6 +409,7 @@ void task_init(spank_t spank) {
   spank_unsetenv(spank, kBoundByHand);
   spank_unsetenv(spank, kStages);
   if (!prepared_step()) return;
+  restore_signals();
   PreparedStep& step = *prepared_step();
   identify_by_variables(spank, step.step);
   const auto task = static_cast<std::uint32_t>(item<int>(spank, S_TASK_ID));

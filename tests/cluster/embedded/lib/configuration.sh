@@ -62,7 +62,7 @@ $([ "$cluster_gpus" = 0 ] || echo GresTypes=gpu)
 # these times.
 SchedulerParameters=batch_sched_delay=0,sched_interval=1,bf_interval=1
 ReturnToService=2
-KillWait=3
+KillWait=$cluster_kill_wait
 MessageTimeout=30
 SlurmdTimeout=30
 UnkillableStepTimeout=60

@@ -6,6 +6,7 @@ check_options() {
   [[ ${cpus:=$(nproc --all)} =~ ^[1-9][0-9]*$ ]] || die_usage "--cpus '$cpus': must be a number of at least 1"
   [[ $gpus =~ ^([0-9]|[1-9][0-9])$ ]] || die_usage "--gpus '$gpus': must be a number from 0 to 99"
   [[ $timeout =~ ^[1-9][0-9]*$ ]] || die_usage "--timeout '$timeout': must be a number of seconds"
+  [[ $kill_wait =~ ^[1-9][0-9]*$ ]] || die_usage "--kill-wait '$kill_wait': must be a number of seconds"
   [[ $latency_ms =~ ^[0-9]+(\.[0-9]+)?$ ]] || die_usage "--latency-ms '$latency_ms': must be a number of milliseconds"
   case "$variant" in
     cgroup | affinity | contain | tmpfs) ;;
@@ -83,7 +84,7 @@ make_state() {
 remember_settings() {
   cluster_name=$name cluster_nodes=$nodes cluster_cpus=$cpus cluster_gpus=$gpus cluster_prefix=$prefix cluster_packages=$packages cluster_state=$state
   cluster_variant=$variant cluster_prometheus=$prometheus cluster_metered_fs=$metered_fs
-  cluster_slurm_conf_extra=$slurm_conf_extra cluster_prometheus_address=''
+  cluster_kill_wait=$kill_wait cluster_slurm_conf_extra=$slurm_conf_extra cluster_prometheus_address=''
 }
 
 start_supervisor() {
