@@ -178,7 +178,9 @@ Lengths lengths_from_histogram(const std::filesystem::path& file, std::size_t sa
 }
 
 Lengths lengths_from_pack(const pack::Reader& reader, const std::string& name) {
-  if (reader.token_bytes() == 0) fail("{}: the pack holds no tokens: pack the data with a token size", name);
+  if (reader.token_bytes() == 0) {
+    fail("{}: the pack holds no tokens: pack the files again with lockstep-pack create --token-bytes", name);
+  }
   Lengths lengths;
   lengths.tokens.reserve(reader.size());
   for (std::size_t i = 0; i < reader.size(); ++i) {
