@@ -119,15 +119,22 @@ connect_prometheus() {
   save_settings "$(registry "$name")/settings"
 }
 
+# False if the plugin is installed, but srun does not have its options.
+plugin_loaded() {
+  [ -e "$cluster_prefix/lib/lockstep/lockstep.so" ] || compgen -G "${cluster_packages:-/nonexistent}/lockstep-plugin_*.deb" >/dev/null || return 0
+  grep -q -e '--stage=' <<<"$(in_machine head srun --help 2>&1)"
+}
+
 # True if the supervisor runs, or has failed to start.
 supervisor_decided() { supervisor_pid >/dev/null || ! living_process "$state/live/parent" >/dev/null; }
 
 # True if all nodes are idle, or a process has ended.
 settled() { all_machines_healthy || something_ended; }
 
+# fail_up [REASON]
 fail_up() {
   local report
-  report=$(failure_report)
+  report=${1:-$(failure_report)}
   quiet_down
   unlock_cluster "$name"
   die "cannot start $name: $report"
@@ -157,6 +164,8 @@ verb_up() {
   if [ -n "$prometheus" ]; then connect_prometheus || fail_up; fi
   wait_until "$timeout" settled
   all_machines_healthy || fail_up
+  plugin_loaded || fail_up "srun does not load the plugin: $(in_machine head srun -vv --help 2>&1 | grep -i -e spank -e plugin | head -n 5)
+Its line in plugstack.conf: $(in_machine head grep -rs '^[^#]*lockstep' /etc/slurm/plugstack.conf /etc/slurm/plugstack.conf.d || echo none)"
   trap - INT TERM
   unlock_cluster "$name"
   verb_status
