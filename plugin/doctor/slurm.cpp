@@ -108,6 +108,12 @@ bool check_slurm(Report& report) {
   return false;
 }
 
+bool is_compute_node() {
+  // Prints the names of this machine's nodes, from slurm.conf.
+  const ProcessResult nodes = run_quickly({"scontrol", "show", "aliases"});
+  return nodes.exit_code != 0 || nodes.output.find_first_not_of(" \n") != std::string::npos;
+}
+
 void check_plugin(const std::optional<PluginLine>& line, const std::string& option_prefix, Report& report) {
   if (!line) return report_missing_line(plugstack_file(), report);
   // Slurm looks for a relative path in its own folder of plugins.
