@@ -34,8 +34,9 @@ void check_helpers(const spank::Config& config, Report& report);
 /// "pmix": in a step, srun's tasks can find each other; elsewhere, srun offers PMIx. Skipped for the ranks of torchrun.
 void check_pmix(Report& report);
 
-/// "munge": the daemon answers. "slurmctld": it answers and accepts this node's credentials.
-void check_munge(Report& report);
+/// "slurmctld": it answers and accepts this node's credentials. "munge": the daemon answers, if Slurm needs it.
+/// "slurm-settings": nothing in Slurm's configuration keeps the plugin from working. `config`: of the plugin, if known.
+void check_slurmctld(const std::optional<spank::Config>& config, Report& report);
 
 // The node's group, folders and file systems (files.cpp).
 
