@@ -9,8 +9,8 @@ check_options() {
   [[ $kill_wait =~ ^[1-9][0-9]*$ ]] || die_usage "--kill-wait '$kill_wait': must be a number of seconds"
   [[ $latency_ms =~ ^[0-9]+(\.[0-9]+)?$ ]] || die_usage "--latency-ms '$latency_ms': must be a number of milliseconds"
   case "$variant" in
-    cgroup | affinity | contain | tmpfs) ;;
-    *) die_usage "--variant '$variant': must be one of cgroup, affinity, contain, tmpfs" ;;
+    cgroup | affinity | contain | tmpfs | auth-slurm) ;;
+    *) die_usage "--variant '$variant': must be one of cgroup, affinity, contain, tmpfs, auth-slurm" ;;
   esac
   if [ -n "$prefix" ]; then
     [ -d "$prefix" ] || die_usage "--prefix $prefix: no such folder"
