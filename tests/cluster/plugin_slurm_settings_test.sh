@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Configurations of Slurm in which the plugin must work as in the usual one: batch scripts and steps stage, pin and record, and
-# the job's end leaves nothing on the nodes. What this release of Slurm does not have is left out.
+# the job's end leaves nothing on the nodes. Settings that this release of Slurm does not have are left out.
 # shellcheck source=tests/cluster/lib.sh
 source "$(dirname "$0")/lib.sh"
 # shellcheck source=tests/cluster/plugin_lib.sh
@@ -41,7 +41,7 @@ test_case "PrologFlags=Contain"
 on_cluster --variant contain
 works
 
-test_case "job_container/tmpfs; the doctor names folders that each job has for itself"
+test_case "job_container/tmpfs; the doctor names folders that are private to each job"
 on_cluster --variant tmpfs
 works
 assert_contains "$(on_node n1 lockstep-doctor --verbose)" "n1: ok: slurm-settings"
