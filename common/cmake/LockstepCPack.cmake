@@ -28,10 +28,10 @@ string(TIMESTAMP LOCKSTEP_CHANGELOG_DATE "%a, %d %b %Y %H:%M:%S +0000" UTC)
 set(package_dir ${CMAKE_BINARY_DIR}/packages/control)
 configure_file(packaging/debian/changelog.in ${package_dir}/changelog @ONLY)
 
-# lockstep_package(plugin lockstep-plugin "One line" "Sentences" [DEPENDS ...] [CONTROL file ...] [COMPONENTS ...]):
+# lockstep_package(plugin lockstep-plugin "One line" "Sentences" [DEPENDS ...] [RECOMMENDS ...] [CONTROL file ...] [COMPONENTS ...]):
 # a Debian package of the component package_plugin and of the others named.
 macro(lockstep_package group name summary description)
-  cmake_parse_arguments(arg "" "DEPENDS;SUGGESTS;SECTION" "CONTROL;COMPONENTS" ${ARGN})
+  cmake_parse_arguments(arg "" "DEPENDS;RECOMMENDS;SUGGESTS;SECTION" "CONTROL;COMPONENTS" ${ARGN})
   string(TOUPPER ${group} GROUP)
   foreach(component IN ITEMS ${arg_COMPONENTS} package_${group})  # installed in this order
     string(TOUPPER ${component} COMPONENT)
@@ -42,6 +42,7 @@ macro(lockstep_package group name summary description)
   set(CPACK_DEBIAN_${GROUP}_DESCRIPTION "${summary}\n${description}")
   set(CPACK_DEBIAN_${GROUP}_PACKAGE_SHLIBDEPS ON)
   set(CPACK_DEBIAN_${GROUP}_PACKAGE_DEPENDS "${arg_DEPENDS}")
+  set(CPACK_DEBIAN_${GROUP}_PACKAGE_RECOMMENDS "${arg_RECOMMENDS}")
   set(CPACK_DEBIAN_${GROUP}_PACKAGE_SUGGESTS "${arg_SUGGESTS}")
   set(CPACK_DEBIAN_${GROUP}_PACKAGE_CONTROL_EXTRA "${arg_CONTROL}")
   set(CPACK_DEBIAN_${GROUP}_PACKAGE_CONTROL_STRICT_PERMISSION ON)
@@ -92,7 +93,7 @@ if(LOCKSTEP_WITH_PLUGIN AND LOCKSTEP_WITH_STAGING)
   file(WRITE ${package_dir}/plugin/conffiles "/etc/lockstep/lockstep.conf\n/etc/slurm/plugstack.conf.d/lockstep.conf\n")
   lockstep_package(plugin lockstep-plugin "Slurm plugin that stages data, binds tasks and records step times"
     "Adds --stage, --pin and --metrics to sbatch, salloc and srun. Install it\n on every machine where jobs are submitted or run, and add this line to\n plugstack.conf: include /etc/slurm/plugstack.conf.d/*.conf"
-    DEPENDS "${sysusers}" SUGGESTS "munge, slurmd | slurm-client"  # many sites have a Slurm of their own
+    DEPENDS "${sysusers}" RECOMMENDS munge SUGGESTS "slurmd | slurm-client, curl"  # many sites have a Slurm of their own
     CONTROL ${package_dir}/plugin/conffiles ${package_dir}/plugin/postinst ${package_dir}/plugin/prerm)
   lockstep_package_file(plugin plugin/spank/options/lockstep.conf.in /etc/lockstep/lockstep.conf)
   lockstep_package_file(plugin plugin/spank/options/lockstep.conf.in share/lockstep/lockstep.conf)
@@ -105,7 +106,8 @@ if(LOCKSTEP_WITH_PLUGIN AND LOCKSTEP_WITH_STAGING)
 endif()
 if(LOCKSTEP_WITH_STAGING AND LOCKSTEP_WITH_EXPORTERS)
   lockstep_package(tools lockstep-tools "Packs training data, plans batches and reports on jobs"
-    "lockstep-pack makes and reads packed data, lockstep-plan makes batches of equal\n work, lockstep-report and lockstep-top show where the time of a job goes.")
+    "lockstep-pack makes and reads packed data, lockstep-plan makes batches of equal\n work, lockstep-report and lockstep-top show where the time of a job goes."
+    RECOMMENDS python3)  # for lockstep.py
 endif()
 if(LOCKSTEP_WITH_EXPORTERS)
   lockstep_package_scripts(exporter lockstep.conf lockstep-exporter.service)

@@ -27,9 +27,14 @@ foreach(library IN ITEMS torch fmt archive hdf5_serial crypto xxhash png jpeg mp
 endforeach()
 unset(found CACHE)
 lockstep_packages_of(library_depends ${loaded})
+# LibTorch is content with the reference BLAS, which is 20 times slower.
+set(library_recommends libopenblas0-pthread)
+if(library_depends MATCHES libopenmpi)
+  string(APPEND library_recommends ", openmpi-bin")
+endif()
 lockstep_package(lib liblockstep "Libraries that Lockstep's training programs load (metapackage)"
   "Install it on compute nodes. The libraries of Lockstep are part of the\n programs; this package depends on LibTorch, MPI and the others."
-  SECTION libs DEPENDS "${library_depends}")
+  SECTION libs DEPENDS "${library_depends}" RECOMMENDS "${library_recommends}")
 
 lockstep_package(dev liblockstep-dev "Training library for LibTorch: loader, DistributedDataParallel, checkpoints"
   "Headers, static libraries, the CMake package lockstep with its components, and\n lockstep.pc for pkg-config."

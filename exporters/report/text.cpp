@@ -62,9 +62,9 @@ std::string title(const Run& run) {
   const record::Identity& first = run.ranks.front().identity;
   std::uint64_t steps = 0;
   for (const Snapshot& rank : run.ranks) steps = std::max(steps, rank.counters.steps);
-  return fmt::format("{} · job {}.{} · {} ranks · {} steps",
+  return fmt::format("{} · job {}.{} · {} rank{} · {} step{}",
                      first.program.empty() ? "training" : first.program, first.job_id, first.step_id,
-                     first.size, steps);
+                     first.size, first.size == 1 ? "" : "s", steps, steps == 1 ? "" : "s");
 }
 
 std::string waiting(const Snapshot& rank) {

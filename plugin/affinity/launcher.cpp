@@ -1,10 +1,13 @@
 #include "plugin/affinity/launcher.h"
 
+#include <algorithm>
 #include <array>
 #include <string_view>
+#include <vector>
 
 #include "common/environment.h"
 #include "common/error.h"
+#include "common/leaf/cpu_list.h"
 #include "common/leaf/number.h"
 #include "common/leaf/split.h"
 
@@ -37,15 +40,36 @@ int parse_count(std::string_view text, const std::string& whole) {
   return value;
 }
 
+// The masks of Slurm's list "0x3,0xc*2", for the tasks of a node in turn.
+std::vector<std::string_view> masks_of(std::string_view list) {
+  std::vector<std::string_view> masks;
+  for (const std::string_view part : split(list, ',')) {
+    const auto star = part.find('*');
+    const int times = star == std::string_view::npos ? 1 : to_number<int>(part.substr(star + 1)).value_or(1);
+    masks.insert(masks.end(), static_cast<std::size_t>(std::clamp(times, 1, kMaxCpus)), part.substr(0, star));
+  }
+  return masks;
+}
+
 std::optional<LocalRank> from_slurm() {
-  const auto rank = environment::get_integer("SLURM_LOCALID");
+  const auto number = environment::get_integer("SLURM_LOCALID");
   const auto counts = environment::get("SLURM_STEP_TASKS_PER_NODE");
-  if (!rank || !counts) return std::nullopt;
-  // Slurm has bound each task: this task may use its own CPUs only.
-  if (environment::get("SLURM_CPU_BIND_LIST")) return LocalRank{0, 1, false};
-  const int size = tasks_on_node(*counts, environment::get_integer("SLURM_NODEID").value_or(0));
-  check("SLURM_LOCALID", *rank, size);
-  return LocalRank{static_cast<int>(*rank), size, false};
+  if (!number || !counts) return std::nullopt;
+  const int tasks = tasks_on_node(*counts, environment::get_integer("SLURM_NODEID").value_or(0));
+  check("SLURM_LOCALID", *number, tasks);
+  const int rank = static_cast<int>(*number);
+  const auto list = environment::get("SLURM_CPU_BIND_LIST");
+  if (!list) return LocalRank{rank, tasks, false, rank, tasks};
+  // Slurm has bound each task. Those with the same mask share its CPUs.
+  const std::vector<std::string_view> masks = masks_of(*list);
+  const auto mask_of = [&](int task) { return masks[static_cast<std::size_t>(task) % masks.size()]; };
+  LocalRank shared{0, 0, false, rank, tasks};
+  for (int task = 0; task < tasks; ++task) {
+    if (mask_of(task) != mask_of(rank)) continue;
+    if (task < rank) ++shared.rank;
+    ++shared.size;
+  }
+  return shared;
 }
 
 }  // namespace
@@ -68,7 +92,9 @@ std::optional<LocalRank> find_local_rank() {
     const auto size = environment::get_integer(launcher.size);
     if (!rank || !size) continue;
     check(launcher.rank, *rank, *size);
-    return LocalRank{static_cast<int>(*rank), static_cast<int>(*size), launcher.binds};
+    const auto local_rank = static_cast<int>(*rank);
+    const auto local_size = static_cast<int>(*size);
+    return LocalRank{local_rank, local_size, launcher.binds, local_rank, local_size};
   }
   return from_slurm();
 }

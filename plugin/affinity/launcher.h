@@ -10,9 +10,12 @@ namespace lockstep::affinity {
 
 struct LocalRank {
   int rank = 0;  ///< 0…
-  int size = 1;  ///< tasks on this node
+  int size =
+      1;  ///< tasks on this node that share its CPUs; if Slurm has bound them, those with this task's mask
   bool bound_by_launcher =
-      false;  ///< the CPU mask is the launcher's default for one rank, not the job's share
+      false;        ///< the CPU mask is the launcher's default for one rank, not the job's share
+  int number = 0;   ///< among all tasks of this node, 0…
+  int on_node = 1;  ///< tasks on this node
 };
 
 /// nullopt if no known launcher started this process. Throws UsageError naming an invalid variable.

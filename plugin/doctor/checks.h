@@ -22,6 +22,9 @@ namespace lockstep::doctor {
 /// "slurm": returns false if this machine does not have it, so that the other checks of Slurm do not apply.
 bool check_slurm(Report& report);
 
+/// False if slurm.conf knows no node with this machine's name, as on a login node. True if Slurm cannot tell.
+bool is_compute_node();
+
 /// "plugin": plugstack.conf has the plugin's line, the file is there, has this version and loads.
 void check_plugin(const std::optional<PluginLine>& line, const std::string& option_prefix, Report& report);
 
@@ -31,8 +34,9 @@ void check_helpers(const spank::Config& config, Report& report);
 /// "pmix": in a step, srun's tasks can find each other; elsewhere, srun offers PMIx. Skipped for the ranks of torchrun.
 void check_pmix(Report& report);
 
-/// "munge": the daemon answers. "slurmctld": it answers and accepts this node's credentials.
-void check_munge(Report& report);
+/// "slurmctld": it answers and accepts this node's credentials. "munge": the daemon answers, if Slurm needs it.
+/// "slurm-settings": nothing in Slurm's configuration keeps the plugin from working. `config`: of the plugin, if known.
+void check_slurmctld(const std::optional<spank::Config>& config, Report& report);
 
 // The node's group, folders and file systems (files.cpp).
 
@@ -82,7 +86,7 @@ void check_disks(const std::filesystem::path& source, const spank::Config& confi
 // The way from the ranks' records to Prometheus (monitoring.cpp).
 
 /// "exporter": lockstep-exporter runs on this node, as far as this user can tell. Not checked without the exporter's
-/// group.
+/// group. Login nodes need none.
 void check_exporter(const spank::Config& config, Report& report);
 
 /// "prometheus": it answers at this address ("http://head:9090") and has this node's exporter, by the node's name or

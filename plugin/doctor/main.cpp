@@ -36,7 +36,7 @@ void check_node(const Call& call, const std::optional<Task>& task, Report& repor
   }
   if (!call.measure.empty()) check_disks(call.measure, config.value_or(spank::Config{}), report);
   if (!call.prometheus.empty()) check_prometheus(call.prometheus, node_name(), report);
-  if (slurm) check_munge(report);
+  if (slurm) check_slurmctld(config, report);
   if (slurm) check_pmix(report);
   check_shared_memory("/dev/shm", report);
   check_libraries(call.program, report);

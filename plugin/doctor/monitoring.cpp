@@ -123,6 +123,10 @@ void check_exporter(const spank::Config& config, Report& report) {
     case ExporterState::missing:
       break;
   }
+  if (!is_compute_node()) {
+    return report.ok("exporter",
+                     "slurm.conf knows no node of this name, so no lockstep-exporter is needed here");
+  }
   const std::string unit = installed_file("share/lockstep/lockstep-exporter.service");  // not in the packages
   report.warning("exporter", "no lockstep-exporter runs on this node", kWhy,
                  fmt::format("{}systemctl enable --now lockstep-exporter; journalctl -u lockstep-exporter",

@@ -1,11 +1,16 @@
 #include <unistd.h>
 
+#include <fstream>
+#include <map>
 #include <regex>
 #include <sstream>
+#include <string_view>
+#include <utility>
 
 #include "common/environment.h"
 #include "common/error.h"
 #include "common/files.h"
+#include "common/leaf/split.h"
 #include "common/leaf/text.h"
 #include "common/tool.h"
 #include "plugin/doctor/checks.h"
@@ -100,12 +105,105 @@ void check_helper(const std::filesystem::path& helper, Report& report) {
                why, "install the plugin and the tools from the same build or packages");
 }
 
+// Slurm's configuration as slurmctld has it; empty if it does not answer.
+using Settings = std::map<std::string, std::string>;
+
+Settings slurm_settings() {
+  Settings settings;
+  // "AuthType                = auth/munge"
+  std::istringstream lines(run_quickly({"scontrol", "show", "config"}).output);
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream words(line);
+    std::string key, equals, value;
+    if (words >> key >> equals && equals == "=" && std::getline(words >> std::ws, value))
+      settings[key] = value;
+  }
+  return settings;
+}
+
+std::string value_of(const Settings& settings, const std::string& key) {
+  const auto found = settings.find(key);
+  return found == settings.end() ? "" : found->second;
+}
+
+void check_munge(const std::string& auth_type, Report& report) {
+  const bool needed = auth_type.empty() || auth_type == "auth/munge";
+  const bool missing = run_quickly({"munge", "--version"}).exit_code == 127;
+  if (missing && needed) return report.ok("munge", "munge is not installed");
+  const ProcessResult munge = run_quickly({"sh", "-c", "munge -n | unmunge"});
+  if (munge.exit_code == 0) return report.ok("munge", "munge makes and reads a credential");
+  if (!needed) {
+    return report.ok(
+        "munge",
+        fmt::format("Slurm uses {}, and munge does not run: the nodes of a step trust all who have its key",
+                    auth_type));
+  }
+  report.error("munge", fmt::format("munge does not work: {}", first_line(munge.error)),
+               "Slurm trusts no message of this node, and staging nodes do not trust each other.",
+               "systemctl restart munge; journalctl -u munge");
+}
+
+// The folders that job_container/tmpfs makes for each job: Dirs in job_container.conf, which may be on slurmctld's machine
+// only.
+std::vector<std::string> private_folders() {
+  std::string folders = "/tmp,/dev/shm";
+  std::ifstream lines(parent_of(plugstack_file()) / "job_container.conf");
+  std::smatch found;
+  for (std::string line; std::getline(lines, line);) {
+    if (std::regex_search(line, found, std::regex("^[^#]*\\bDirs=([^ ]+)", std::regex::icase)))
+      folders = found[1];
+  }
+  std::vector<std::string> list;
+  for (const std::string_view folder : split(folders, ',')) list.emplace_back(folder);
+  return list;
+}
+
+void check_private_folders(const spank::Config& config, Report& report) {
+  std::vector<std::pair<const char*, std::string>> used{
+      {"cache", config.cache}, {"records", config.records}, {"links", config.links}};
+  if (config.ram > 0) used.emplace_back("ram_cache", config.ram_cache);
+  for (const auto& [key, folder] : used) {
+    for (const std::string& own : private_folders()) {
+      if (folder != own && !folder.starts_with(own + "/")) continue;
+      report.error(
+          "slurm-settings",
+          fmt::format("{} {} is below {}, which job_container/tmpfs makes for each job", key, folder, own),
+          "Jobs do not see the node's folder, and what they stage or record is gone at their end.",
+          fmt::format(
+              "name another folder with '{}' in lockstep.conf, or leave {} out of Dirs in job_container.conf",
+              key, own));
+    }
+  }
+}
+
+void check_settings(const Settings& settings, const std::optional<spank::Config>& config, Report& report) {
+  const std::size_t before = report.findings().size();
+  if (config && value_of(settings, "JobContainerType") == "job_container/tmpfs") {
+    check_private_folders(*config, report);
+  }
+  if (value_of(settings, "TaskPlugin").find("task/cgroup") == std::string::npos ||
+      value_of(settings, "ConstrainCores") != "yes") {
+    report.warning(
+        "slurm-settings", "Slurm does not confine jobs to their CPUs",
+        "Staging in the background takes the CPUs of tasks, and jobs may use those of others.",
+        "TaskPlugin=task/cgroup,task/affinity in slurm.conf, and ConstrainCores=yes in cgroup.conf");
+  }
+  if (report.findings().size() == before)
+    report.ok("slurm-settings", "Slurm's configuration suits the plugin");
+}
+
 }  // namespace
 
 bool check_slurm(Report& report) {
   if (run_quickly({"srun", "--version"}).exit_code != 127) return true;
   report.ok("slurm", "Slurm is not installed, so its checks are left out");
   return false;
+}
+
+bool is_compute_node() {
+  // Prints the names of this machine's nodes, from slurm.conf.
+  const ProcessResult nodes = run_quickly({"scontrol", "show", "aliases"});
+  return nodes.exit_code != 0 || nodes.output.find_first_not_of(" \n") != std::string::npos;
 }
 
 void check_plugin(const std::optional<PluginLine>& line, const std::string& option_prefix, Report& report) {
@@ -155,27 +253,20 @@ void check_pmix(Report& report) {
   report.warning("pmix", what, why, remedy);
 }
 
-void check_munge(Report& report) {
-  if (run_quickly({"munge", "--version"}).exit_code == 127) {
-    report.ok("munge", "munge is not installed");
-  } else {
-    const ProcessResult munge = run_quickly({"sh", "-c", "munge -n | unmunge"});
-    if (munge.exit_code == 0) {
-      report.ok("munge", "munge makes and reads a credential");
-    } else {
-      report.error("munge", fmt::format("munge does not work: {}", first_line(munge.error)),
-                   "Slurm trusts no message of this node, and staging nodes do not trust each other.",
-                   "systemctl restart munge; journalctl -u munge");
-    }
-  }
+void check_slurmctld(const std::optional<spank::Config>& config, Report& report) {
   const ProcessResult ping = run_quickly({"scontrol", "ping"});
-  if (ping.output.find(" UP") != std::string::npos) return report.ok("slurmctld", "slurmctld answers");
-  report.error(
-      "slurmctld",
-      fmt::format("slurmctld does not answer: {}",
-                  first_line(ping.output.empty() ? ping.error : ping.output)),
-      "It is down, out of reach, or has another munge key, so no job can start here.",
-      "systemctl status slurmctld on its machine; compare md5sum /etc/munge/munge.key there and here");
+  const Settings settings = slurm_settings();
+  check_munge(value_of(settings, "AuthType"), report);
+  if (ping.output.find(" UP") == std::string::npos) {
+    return report.error(
+        "slurmctld",
+        fmt::format("slurmctld does not answer: {}",
+                    first_line(ping.output.empty() ? ping.error : ping.output)),
+        "It is down, out of reach, or has another key, so no job can start here.",
+        "systemctl status slurmctld on its machine; compare md5sum /etc/munge/munge.key (or slurm.key) there and here");
+  }
+  report.ok("slurmctld", "slurmctld answers");
+  if (!settings.empty()) check_settings(settings, config, report);
 }
 
 }  // namespace lockstep::doctor

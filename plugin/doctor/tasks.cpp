@@ -51,14 +51,7 @@ BoundCores cores_of(const std::vector<int>& mask, const affinity::Machine& machi
 std::optional<Task> this_task() {
   const auto found = affinity::find_local_rank();
   if (!found) return std::nullopt;
-  Task task{found->rank, found->size};
-  const auto counts = environment::get("SLURM_STEP_TASKS_PER_NODE");
-  // If srun has bound this task, find_local_rank() describes it as alone on its CPUs.
-  if (counts && environment::get("SLURM_CPU_BIND_LIST") && found->size == 1 && !found->bound_by_launcher) {
-    task.number = static_cast<int>(environment::get_integer("SLURM_LOCALID").value_or(0));
-    task.on_node = affinity::tasks_on_node(*counts, environment::get_integer("SLURM_NODEID").value_or(0));
-  }
-  return task;
+  return Task{found->number, found->on_node};
 }
 
 void check_cpus(const Task& task, const std::string& option_prefix, Report& report) {

@@ -24,7 +24,8 @@ bool is_there(const fs::path& path) {
     fail("{} holds tar files without {}: run lockstep-pack index {}", folder.string(), kIndexName,
          folder.string());
   }
-  fail("not packed: {} has no {}: run lockstep-pack create", folder.string(), kIndexName);
+  fail("not packed: {} has no {}: run lockstep-pack create (with --token-bytes if the files hold tokens)",
+       folder.string(), kIndexName);
 }
 
 }  // namespace

@@ -146,6 +146,9 @@ if root_on_node n1 grep -q ' /mnt/shared fuse' /proc/mounts; then
 fi
 restore_configuration
 
+test_case "a login node needs no exporter"
+assert_contains "$(on_head lockstep-doctor --verbose)" "head: ok: exporter: slurm.conf knows no node of this name"
+
 test_case "no exporter runs, or Prometheus does not get its metrics"
 root_on_node n1 mkdir -p /run/lockstep/other
 configure "records = /run/lockstep/other"

@@ -28,6 +28,14 @@ assert_exit 1 cluster up --state "$state" --timeout 3 --slurm-conf-extra "DownNo
 assert_contains "$output" "not all nodes became idle within 3 s: n1 drained n2 idle"
 assert_no_traces
 
+test_case "a plugin that Slurm does not load is named"
+mkdir -p "$state.prefix/lib/lockstep" && echo "not a plugin" >"$state.prefix/lib/lockstep/lockstep.so"
+assert_exit 1 cluster up --state "$state" --prefix "$state.prefix"
+rm -r "$state.prefix"
+assert_contains "$output" "srun does not load the plugin"
+assert_contains "$output" "optional /mnt/lockstep/lib/lockstep/lockstep.so"
+assert_no_traces
+
 test_case "wrong options are named before anything starts"
 for wrong in "--nodes 0" "--nodes x" "--cpus none" "--variant docker" "--prefix /no/such/folder" "--no-such-option" \
   "--metered-fs /no/such/program" "--name A/b"; do

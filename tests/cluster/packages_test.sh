@@ -51,3 +51,17 @@ assert_equal 4 "$(on_head sh -c 'ls text_lm/report/*.record | wc -l')" "records"
 # The test of pinning, on this cluster.
 LOCKSTEP_TEST_CLUSTER=$cluster_name "$(dirname "$0")/plugin_pin_test.sh" || fail "plugin_pin_test.sh"
 assert_all_idle
+
+test_case "a machine on which the packages are installed too"
+cluster down
+# A copy of dpkg's database in which they are.
+known=$(mktemp -d)
+mkdir -p "$known/var/lib" && cp -a /var/lib/dpkg "$known/var/lib"
+dpkg --root="$known" --force-script-chrootless --no-triggers --log=/dev/null -i "$build"/packages/lockstep-plugin_*.deb >"$known/log" 2>&1
+grep -q ' /etc/slurm/plugstack.conf.d/lockstep.conf ' "$known/var/lib/dpkg/status" || fail "dpkg: $(cat "$known/log")"
+# shellcheck disable=SC2016  # expands in the inner shell
+unshare --mount --propagation private bash -c 'mount --bind "$1/var/lib/dpkg" /var/lib/dpkg && exec "${@:2}"' bash "$known" \
+  "$source_root/tests/cluster/embedded/cluster" up --name "$cluster_name" --state "$state" --packages "$build/packages" --nodes 1 ||
+  fail "cluster up --packages"
+rm -rf "$known"
+assert_contains "$(on_head srun --help)" "--stage="

@@ -40,6 +40,18 @@ test_case "--cpus-per-task is the limit where Slurm does not bind"
 output=$(on_head salloc -w n1 -N1 -n1 --exclusive --cpus-per-task=1 srun --cpu-bind=none --pin=core bash -c "$look")
 assert_equal 1 "$(column 3 "$output" | tr ',-' '\n\n' | wc -l)" "CPUs in '$output'"
 
+test_case "one line says that srun has not taken over the job's --cpus-per-task, on releases of Slurm whose srun does not"
+job=$(submit -w n1 -N1 -n1 -c2 --wrap "srun -n2 --pin=auto echo ran; srun --pin=auto echo alone")
+await_job "$job"
+output=$(job_output "$job")
+if grep -q '^ran' <<<"$output"; then
+  assert_equal 1 "$(grep -c 'CPUs in all, because srun has not taken over the job.s --cpus-per-task=2: give' <<<"$output")" "$output"
+else # srun has asked for 2 tasks with 2 CPUs each
+  assert_contains "$output" "More processors requested than permitted"
+  assert_lacks "$output" "has not taken over"
+fi
+assert_contains "$output" alone
+
 test_case "mem=interleave spreads the task's memory, mem=off names no NUMA nodes"
 output=$(on_head srun -w n1 -n1 --pin=auto,mem=interleave sh -c 'grep -c " interleave:0" /proc/self/numa_maps')
 assert_at_least 1 "$output" "mappings that are interleaved"

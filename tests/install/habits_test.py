@@ -187,6 +187,7 @@ class Habits(unittest.TestCase):
         answer = call(tool, *arguments, *fill(CALLS[tool, verb]))
         self.assertEqual(0, answer.returncode, answer.stderr)
         self.assertNotIn("\r", answer.stdout + answer.stderr)
+        self.assertNotRegex(answer.stdout, r"(?<![\d.])1 (shards|samples|images|files|objects|ranks|tasks|nodes|steps)\b")
         head, _, command = CALLS[tool, verb].partition(" -- ")
         answer = call(tool, *arguments, *fill(head), "--json", *(["--", *command.split()] if command else []))
         self.assertEqual(0, answer.returncode, answer.stderr)
@@ -199,6 +200,14 @@ class Habits(unittest.TestCase):
         answer = call(tool, *arguments, *fill(FAILING[tool, verb]))
         self.assertEqual((1, ""), (answer.returncode, answer.stdout), answer.stderr)
         self.assertRegex(answer.stderr, rf"^{tool}: [^\n]+\n$")
+
+    def test_plans_of_files_without_tokens_name_the_option_that_packs_tokens(self):
+        call("lockstep-pack", "create", "text", "--out", "bytes").check_returncode()
+        for source in "text", "text/1.tokens", "bytes":
+            answer = call("lockstep-plan", "suggest", source, "--ranks", "2", "--cap", "100")
+            self.assertEqual(1, answer.returncode)
+            self.assertIn("lockstep-pack create", answer.stderr)
+            self.assertIn("--token-bytes", answer.stderr)
 
     @each(lambda: [case for case in CALLS if case[1] != "run"])
     def test_output_that_cannot_be_written_exits_with_1(self, tool, verb, arguments):

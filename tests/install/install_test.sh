@@ -25,6 +25,18 @@ missing=$(xargs sed -n 's/^#include "\(.*\)".*/\1/p' <<<"$headers" | sort -u | c
 if [ -n "$missing" ]; then echo "installed headers include headers that are not installed: $missing" >&2; exit 1; fi
 )
 
+# Into the folder of the sources nothing is installed.
+mkdir -p "$work/sources/common/cmake" && touch "$work/sources/common/cmake/check-prefix.cmake.in"
+for component in "" "--component tools"; do
+  # shellcheck disable=SC2086  # an option and its value, or nothing
+  if cmake --install "$build" --prefix "$work/sources" $component >"$work/install.log" 2>&1; then
+    echo "installed over the sources" >&2
+    exit 1
+  fi
+  tr -s " \n" " " <"$work/install.log" | grep -q "$work/sources is a folder of sources"
+done
+[ "$(find "$work/sources" -type f | wc -l)" = 1 ]
+
 # An installation for another generation of LibTorch is not overwritten.
 config=$(find "$work/prefix" -name lockstep-config.cmake)
 cp -r "$work/prefix" "$work/other"

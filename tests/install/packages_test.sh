@@ -19,6 +19,7 @@ if [ "${2:-}" = --installed ]; then # in the overlay
   dpkg --verify lockstep-plugin lockstep-tools lockstep-exporter liblockstep-dev | grep . && fail "dpkg --verify found the differences above"
   getent group lockstep >/dev/null || fail "no group lockstep"
   [ "$(getent passwd lockstep | cut -d: -f7)" = /usr/sbin/nologin ] || fail "user lockstep: $(getent passwd lockstep)"
+  [ -L /etc/systemd/system/local-fs.target.wants/run-lockstep.mount ] || fail "run-lockstep.mount is not enabled in a chroot"
   [ "$(stat -c '%a %G' /run/lockstep/records)" = "751 lockstep" ] || fail "/run/lockstep/records: $(stat -c '%a %G' /run/lockstep/records)"
   for tool in $(dpkg -L lockstep-plugin lockstep-tools lockstep-exporter | grep '^/usr/bin/'); do
     [[ $($tool --version) == "${tool##*/} "* ]] || fail "$tool --version"
@@ -63,6 +64,12 @@ if [ "${2:-}" = --installed ]; then # in the overlay
   tail -n 1 /etc/lockstep/lockstep.conf | grep -q mine || fail "removing the package removed lockstep.conf"
   dpkg --no-triggers --log=/dev/null --purge lockstep-plugin >/dev/null
   [ ! -e /etc/lockstep/lockstep.conf ] || fail "purging the package left lockstep.conf"
+  ! find /etc/systemd -name 'run-lockstep*' | grep . || fail "removing the package left the mount unit enabled"
+  # The documented command removes the others too, although some packages are not installed.
+  purge=$(sed -n "s/^\(apt-get purge '[^']*'\).*/\1/p" "$source_root/docs/admins/install.md")
+  eval "$purge -y" >/tmp/purge.log 2>&1 || fail "$purge: $(cat /tmp/purge.log)"
+  left=$(dpkg-query -W -f '${Package} ${db:Status-Status}\n' | grep lockstep || true)
+  [ -z "$left" ] || fail "$purge left $left"
   exit 0
 fi
 
@@ -86,9 +93,26 @@ contains lockstep-plugin usr/lib/lockstep/lockstep.so usr/bin/lockstep-pin usr/b
   usr/lib/systemd/system/run-lockstep.mount \
   usr/share/man/man7/lockstep-plugin.7.gz usr/share/man/man1/lockstep-stage.1.gz
 [ ! -e "$build/bin/lockstep-doctor" ] || contains lockstep-plugin usr/bin/lockstep-doctor
-# A site with a Slurm or a munge of its own must not get a second one.
+# apt installs what users need, but not Slurm: many sites have one of their own.
 for package in "$packages"/*.deb; do
-  [ -z "$(dpkg-deb -f "$package" Recommends)" ] || fail "$package recommends $(dpkg-deb -f "$package" Recommends)"
+  case "$(basename "$package")" in
+    lockstep-plugin_*) expected=munge ;;
+    lockstep-tools_*) expected=python3 ;;
+    liblockstep_*) expected="libopenblas0-pthread, openmpi-bin" ;;
+    *) expected= ;;
+  esac
+  [ "$(dpkg-deb -f "$package" Recommends)" = "$expected" ] || fail "$package recommends $(dpkg-deb -f "$package" Recommends)"
+done
+# The table of install.md names what the packages of this release of Debian need.
+release=$(sed -n 's/^VERSION_ID="\(.*\)"/\1/p' /etc/os-release)
+column=$(sed -n '/^| package | Debian/p' "$source_root/docs/admins/install.md" | tr '|' '\n' | grep -n "Debian $release" | cut -d: -f1)
+[ -n "$column" ] || fail "install.md has no column for Debian $release"
+for package in lockstep-plugin lockstep-exporter lockstep-tools liblockstep; do
+  listed=$(sed -n "/^| .$package.: /p" "$source_root/docs/admins/install.md" | cut -d'|' -f"$column" | tr -d '\140' | xargs -n 1 | sort -u)
+  # Not what each Debian has, or systemd.
+  needed=$(for field in Depends Recommends; do dpkg-deb -f "$packages/${package}_"*.deb $field; done | tr ',' '\n' |
+    sed 's/(.*//; s/|.*//' | xargs -n 1 | grep -vxE 'libc6|libgcc-s1|libstdc[+][+]6|systemd' | sort -u)
+  [ "$listed" = "$needed" ] || fail "install.md lists for $package: $(xargs <<<"$listed"); it needs: $(xargs <<<"$needed")"
 done
 contains lockstep-plugin usr/share/lockstep/lockstep.conf
 contains lockstep-tools usr/bin/lockstep-pack usr/bin/lockstep-plan usr/bin/lockstep-report usr/share/lockstep/python/lockstep.py \

@@ -60,12 +60,13 @@ struct PreparedStep {
   std::string metrics_warning;  ///< why the step times will not be seen, and what to do; or ""
   std::unique_ptr<NodeTasks> tasks;
   bool pins = false;
-  bool bound_by_hand = false;      ///< --cpu-bind chooses the tasks' CPUs
-  std::uint32_t granted_cpus = 0;  ///< number of CPUs that the step has on this node
-  int cpus_per_task = 0;           ///< value of --cpus-per-task, or 0
-  std::optional<StepLease> lease;  ///< held until the step ends
-  std::vector<UniqueFd> marks;     ///< of the step's folders (step_folders.h), held until this process ends
-  UniqueFd lifetime;               ///< write end of StepOnNode::lifetime_fd, closed when all tasks have ended
+  bool bound_by_hand = false;          ///< --cpu-bind chooses the tasks' CPUs
+  std::uint32_t granted_cpus = 0;      ///< number of CPUs that the step has on this node
+  int cpus_per_task = 0;               ///< value of --cpus-per-task, or 0
+  bool ignored_cpus_per_task = false;  ///< it is the job's, which srun has not taken over
+  std::optional<StepLease> lease;      ///< held until the step ends
+  std::vector<UniqueFd> marks;         ///< of the step's folders (step_folders.h), held until this process ends
+  UniqueFd lifetime;  ///< write end of StepOnNode::lifetime_fd, closed when all tasks have ended
   std::uint32_t ended_tasks = 0;
 };
 
@@ -267,6 +268,10 @@ void set_task_variables(spank_t spank, const TaskPlacement& placement) {
 void record_grant(spank_t spank, PreparedStep& step, std::uint32_t task) {
   const std::string cpus_per_task = job_variable(spank, "SLURM_CPUS_PER_TASK");
   std::from_chars(cpus_per_task.data(), cpus_per_task.data() + cpus_per_task.size(), step.cpus_per_task);
+  // Before Slurm 24.11, srun ignores the option of sbatch and salloc, and leaves the variable as it is.
+  const auto granted = item<std::uint32_t>(spank, S_STEP_CPUS_PER_TASK);
+  step.ignored_cpus_per_task =
+      granted > 0 && granted < static_cast<std::uint32_t>(std::max(0, step.cpus_per_task));
   const std::string of_step = job_variable(spank, "SLURM_STEP_GPUS");
   for (const char* const name : {"CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"}) {
     std::vector<std::string> gpus = gpus_of_task(job_variable(spank, name), of_step);
@@ -298,11 +303,22 @@ std::string cpus_for_staging(PreparedStep& step) {
   return format_cpu_list(spare_cpus(whole, of_tasks, computing));
 }
 
+void report_ignored_cpus_per_task(PreparedStep& step) {
+  if (!step.ignored_cpus_per_task || step.step.node_id != 0) return;
+  const std::size_t cpus = step.tasks->wait_for_cpus(kSecondsForTasks).size();
+  if (cpus >= static_cast<std::size_t>(step.cpus_per_task) * step.tasks->size()) return;
+  const std::string option = "--cpus-per-task=" + std::to_string(step.cpus_per_task);
+  say(step.step.node + ": the step's tasks have " + std::to_string(cpus) +
+      " CPUs in all, because srun has not taken over the job's " + option + ": give " + option +
+      " to srun too, or export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK");
+}
+
 // Runs once for all tasks of the node.
 WorkResult work_for_node(PreparedStep& step) {
   if (step.pins && step.bound_by_hand) {
     if (step.step.node_id == 0) say("--pin has no effect: --cpu-bind chooses the CPUs of this step's tasks");
   } else if (step.pins) {
+    report_ignored_cpus_per_task(step);
     try {
       plan_node(*step.tasks, invocation().config, step.settings.pin, step.step.node, step.cpus_per_task);
     } catch (const Error& error) {
@@ -327,6 +343,14 @@ void remove_outer_variables(spank_t spank, const StepOnNode& step) {
   for (const char* const name : outer_openmp_variables(variable)) spank_unsetenv(spank, name);
   for (const char* const name : {"LOCKSTEP_CPUS", "LOCKSTEP_WORKER_CPUS", "LOCKSTEP_NUMA", "LOCKSTEP_GPUS"}) {
     spank_unsetenv(spank, name);
+  }
+}
+
+// Of the signals by which Slurm and users end a step: since Slurm 24.11 at the latest, the task has slurmstepd's handlers
+// until its program starts, and a task that stages would not notice them.
+void restore_signals() {
+  for (const int signal : {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGALRM}) {
+    ::signal(signal, SIG_DFL);
   }
 }
 
@@ -433,6 +457,7 @@ void task_init(spank_t spank) {
   spank_unsetenv(spank, kBoundByHand);
   spank_unsetenv(spank, kStages);
   if (!prepared_step()) return;
+  restore_signals();
   PreparedStep& step = *prepared_step();
   identify_by_variables(spank, step.step);
   const auto task = static_cast<std::uint32_t>(item<int>(spank, S_TASK_ID));

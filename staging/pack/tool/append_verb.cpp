@@ -39,9 +39,9 @@ void run_append(const Tool& tool, const AppendArguments& arguments) {
                  {"seconds", seconds}});
     return;
   }
-  fmt::print("{}: added {} samples ({}) in {} shards in {}; now {} samples\n", options.pack.string(),
-             result.samples, format_bytes(result.payload_bytes), result.shards, format_seconds(seconds),
-             reader->size());
+  fmt::print("{}: added {} sample{} ({}) in {} shard{} in {}; now {} samples\n", options.pack.string(),
+             result.samples, result.samples == 1 ? "" : "s", format_bytes(result.payload_bytes),
+             result.shards, result.shards == 1 ? "" : "s", format_seconds(seconds), reader->size());
 }
 
 }  // namespace

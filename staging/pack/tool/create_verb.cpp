@@ -40,8 +40,9 @@ void run_create(const Tool& tool, const CreateArguments& arguments) {
                  {"seconds", seconds}});
     return;
   }
-  fmt::print("{}: packed {} samples ({}) in {} shards in {}\n", options.out.string(), result.samples,
-             format_bytes(result.payload_bytes), result.shards, format_seconds(seconds));
+  fmt::print("{}: packed {} sample{} ({}) in {} shard{} in {}\n", options.out.string(), result.samples,
+             result.samples == 1 ? "" : "s", format_bytes(result.payload_bytes), result.shards,
+             result.shards == 1 ? "" : "s", format_seconds(seconds));
 }
 
 }  // namespace

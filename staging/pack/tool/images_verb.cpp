@@ -61,9 +61,9 @@ void run_images(const Tool& tool, ImagesArguments& arguments) {
                    {"seconds", seconds}});
       continue;
     }
-    fmt::print("{}: packed {} images in {} shards: {} instead of {} in {}\n", pack.out.string(),
-               result.images, pack.shards, format_bytes(pack.payload_bytes),
-               format_bytes(result.source_bytes), format_seconds(seconds));
+    fmt::print("{}: packed {} image{} in {} shard{}: {} instead of {} in {}\n", pack.out.string(),
+               result.images, result.images == 1 ? "" : "s", pack.shards, pack.shards == 1 ? "" : "s",
+               format_bytes(pack.payload_bytes), format_bytes(result.source_bytes), format_seconds(seconds));
   }
 }
 

@@ -27,6 +27,9 @@ node_hardware() {
   echo "CPUs=$cluster_cpus $shape RealMemory=$memory $([ "$cluster_gpus" = 0 ] || echo "Gres=gpu:$cluster_gpus")"
 }
 
+# Prints how the daemons and commands prove who they are.
+authentication() { if [ "$cluster_variant" = auth-slurm ]; then echo slurm; else echo munge; fi; }
+
 write_slurm_conf() {
   local node
   cat <<CONF
@@ -34,8 +37,8 @@ ClusterName=$cluster_name
 SlurmctldHost=head($head_address)
 SlurmUser=root
 SlurmdUser=root
-AuthType=auth/munge
-CredType=cred/munge
+AuthType=auth/$(authentication)
+CredType=cred/$(authentication)
 MpiDefault=pmix
 MailProg=/bin/true
 StateSaveLocation=/run/cluster/state/slurmctld
@@ -62,7 +65,7 @@ $([ "$cluster_gpus" = 0 ] || echo GresTypes=gpu)
 # these times.
 SchedulerParameters=batch_sched_delay=0,sched_interval=1,bf_interval=1
 ReturnToService=2
-KillWait=3
+KillWait=$cluster_kill_wait
 MessageTimeout=30
 SlurmdTimeout=30
 UnkillableStepTimeout=60
@@ -147,6 +150,7 @@ write_etc() {
   mkdir -m 755 "$etc/slurm" "$etc/lockstep"
   mkdir -m 700 "$etc/munge"
   (umask 077 && head -c 128 /dev/urandom >"$etc/munge/munge.key")
+  (umask 077 && head -c 128 /dev/urandom >"$etc/slurm/slurm.key")
   write_slurm_conf "$2" >"$etc/slurm/slurm.conf"
   write_cgroup_conf "$(cgroup_plugin)" >"$etc/slurm/cgroup.conf"
   if [ "$cluster_gpus" != 0 ]; then

@@ -30,7 +30,7 @@ make_file_systems() {
   local base=$state/live/base hierarchies
   hierarchies=$(cgroup_hierarchies)
   mount -t tmpfs -o mode=755 tmpfs "$base/run" &&
-    mkdir -m 700 "$base/run/cluster" && mkdir -p "$base/run/cluster/"{state,prefix} "$base/run/"{lock,munge,slurm/spool,lockstep/records} &&
+    mkdir -m 700 "$base/run/cluster" && mkdir -p "$base/run/cluster/"{state,prefix} "$base/run/"{lock,munge,slurm/spool,slurmctld,lockstep/records} &&
     mount --bind "$state" "$base/run/cluster/state" || return 1
   chmod 1777 "$base/run/lock"
   if [ -n "$cluster_prefix" ]; then mount --bind "$cluster_prefix" "$base/run/cluster/prefix" || return 1; fi
@@ -133,7 +133,8 @@ mount -t proc proc /proc || give_up "cannot mount /proc"
 make_file_systems || give_up "cannot make the file systems"
 make_network || give_up "cannot make the network"
 
-services=(munged shared)
+services=(shared)
+[ "$(authentication)" = slurm ] || services=(munged shared)
 if [ "$machine" = head ]; then
   services+=(slurmctld)
   [ -z "$cluster_prometheus" ] || services+=(prometheus)

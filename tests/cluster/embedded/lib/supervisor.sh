@@ -34,7 +34,9 @@ install_packages() {
   mount --bind "$live/base/etc" /etc
   # The host's /run is still mounted here; the machines get their own later.
   # shellcheck disable=SC2016  # expands in the inner shell
-  unshare --mount bash -c 'mount -t tmpfs tmpfs /run && exec dpkg --no-triggers --log=/dev/null -i "$@"' dpkg "$cluster_packages"/lockstep-*.deb
+  # --force-confmiss: if the host has the packages too, dpkg knows their configuration files, which the cluster's /etc does
+  # not have, and would take them for removed by the administrator.
+  unshare --mount bash -c 'mount -t tmpfs tmpfs /run && exec dpkg --no-triggers --force-confmiss --log=/dev/null -i "$@"' dpkg "$cluster_packages"/lockstep-*.deb
   printf 'cache = /mnt/local/lockstep\nsources = /mnt/shared\n' >>/etc/lockstep/lockstep.conf
 }
 

@@ -6,10 +6,11 @@ check_options() {
   [[ ${cpus:=$(nproc --all)} =~ ^[1-9][0-9]*$ ]] || die_usage "--cpus '$cpus': must be a number of at least 1"
   [[ $gpus =~ ^([0-9]|[1-9][0-9])$ ]] || die_usage "--gpus '$gpus': must be a number from 0 to 99"
   [[ $timeout =~ ^[1-9][0-9]*$ ]] || die_usage "--timeout '$timeout': must be a number of seconds"
+  [[ $kill_wait =~ ^[1-9][0-9]*$ ]] || die_usage "--kill-wait '$kill_wait': must be a number of seconds"
   [[ $latency_ms =~ ^[0-9]+(\.[0-9]+)?$ ]] || die_usage "--latency-ms '$latency_ms': must be a number of milliseconds"
   case "$variant" in
-    cgroup | affinity | contain | tmpfs) ;;
-    *) die_usage "--variant '$variant': must be one of cgroup, affinity, contain, tmpfs" ;;
+    cgroup | affinity | contain | tmpfs | auth-slurm) ;;
+    *) die_usage "--variant '$variant': must be one of cgroup, affinity, contain, tmpfs, auth-slurm" ;;
   esac
   if [ -n "$prefix" ]; then
     [ -d "$prefix" ] || die_usage "--prefix $prefix: no such folder"
@@ -83,7 +84,7 @@ make_state() {
 remember_settings() {
   cluster_name=$name cluster_nodes=$nodes cluster_cpus=$cpus cluster_gpus=$gpus cluster_prefix=$prefix cluster_packages=$packages cluster_state=$state
   cluster_variant=$variant cluster_prometheus=$prometheus cluster_metered_fs=$metered_fs
-  cluster_slurm_conf_extra=$slurm_conf_extra cluster_prometheus_address=''
+  cluster_kill_wait=$kill_wait cluster_slurm_conf_extra=$slurm_conf_extra cluster_prometheus_address=''
 }
 
 start_supervisor() {
@@ -118,15 +119,22 @@ connect_prometheus() {
   save_settings "$(registry "$name")/settings"
 }
 
+# False if the plugin is installed, but srun does not have its options.
+plugin_loaded() {
+  [ -e "$cluster_prefix/lib/lockstep/lockstep.so" ] || compgen -G "${cluster_packages:-/nonexistent}/lockstep-plugin_*.deb" >/dev/null || return 0
+  grep -q -e '--stage=' <<<"$(in_machine head srun --help 2>&1)"
+}
+
 # True if the supervisor runs, or has failed to start.
 supervisor_decided() { supervisor_pid >/dev/null || ! living_process "$state/live/parent" >/dev/null; }
 
 # True if all nodes are idle, or a process has ended.
 settled() { all_machines_healthy || something_ended; }
 
+# fail_up [REASON]
 fail_up() {
   local report
-  report=$(failure_report)
+  report=${1:-$(failure_report)}
   quiet_down
   unlock_cluster "$name"
   die "cannot start $name: $report"
@@ -156,6 +164,8 @@ verb_up() {
   if [ -n "$prometheus" ]; then connect_prometheus || fail_up; fi
   wait_until "$timeout" settled
   all_machines_healthy || fail_up
+  plugin_loaded || fail_up "srun does not load the plugin: $(in_machine head srun -vv --help 2>&1 | grep -i -e spank -e plugin | head -n 5)
+Its line in plugstack.conf: $(in_machine head grep -rs '^[^#]*lockstep' /etc/slurm/plugstack.conf /etc/slurm/plugstack.conf.d || echo none)"
   trap - INT TERM
   unlock_cluster "$name"
   verb_status

@@ -188,6 +188,21 @@ TEST(Launcher, ATaskThatSlurmHasBoundKeepsItsCpus) {
   EXPECT_EQ(find_local_rank()->size, 1);
 }
 
+TEST(Launcher, TasksToWhichSlurmGaveTheSameMaskShareItsCpus) {
+  const Variable rank("SLURM_LOCALID", "3");
+  const Variable counts("SLURM_STEP_TASKS_PER_NODE", "4");
+  for (const char* const all : {"0xF", "0xF,0xF,0xF,0xF", "0xF*4"}) {
+    const Variable bound("SLURM_CPU_BIND_LIST", all);
+    EXPECT_EQ(find_local_rank()->rank, 3) << all;
+    EXPECT_EQ(find_local_rank()->size, 4) << all;
+  }
+  for (const char* const pairs : {"0x3,0xC", "0x3,0xC,0x3,0xC"}) {
+    const Variable bound("SLURM_CPU_BIND_LIST", pairs);
+    EXPECT_EQ(find_local_rank()->rank, 1) << pairs;
+    EXPECT_EQ(find_local_rank()->size, 2) << pairs;
+  }
+}
+
 TEST(Launcher, ARankThatIsNotBelowTheSizeIsRefused) {
   const Variable rank("LOCAL_RANK", "2");
   const Variable size("LOCAL_WORLD_SIZE", "2");
