@@ -134,7 +134,7 @@ class NewPack {
   }
   void finish() {
     packer_.finish();
-    write_index(folder_ / kIndexName, 0, pieces_of(journal_), system_);
+    write_index(folder_ / kIndexName, 0, journal_, system_);
   }
   ImagePackingResult::Pack publish() {
     publish_pack(folder_, out_, system_);
