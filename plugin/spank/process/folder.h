@@ -37,9 +37,6 @@ class Folder {
   /// something else or another user's.
   Folder own(const std::string& name, uid_t uid, gid_t gid, mode_t mode) const;
 
-  /// Makes (or finds) a file in this one that belongs to uid with this mode: for a folder that is root's.
-  void own_file(const std::string& name, uid_t uid, mode_t mode) const;
-
   /// Removes a folder in this one with all its contents. A name that does not exist is not an error.
   void remove(const std::string& name) const;
 

@@ -62,10 +62,6 @@ TEST_F(CacheTool, StatusReportsBytesHeldInUseAndIdle) {
   EXPECT_GT(status.at("free"), 0);
   EXPECT_THAT(status.at("problems").at(0).get<std::string>(), HasSubstr("500 B over the quota"));
   const json kept = run_json({"status", "--cache", cache().string()});
-  EXPECT_THAT(kept.at("enforced"),
-              testing::AnyOf("", "user quotas", "project quotas", "user quotas and project quotas"));
-  EXPECT_THAT(run({"status", "--cache", cache().string()}).output,
-              HasSubstr("limits: quota and total bind lockstep-stage; the file system enforces "));
   EXPECT_EQ(kept.at("idle"), 0);
   EXPECT_EQ(kept.at("recent"), 500);
   EXPECT_EQ(run({"status", "--cache", ""}).exit_code, 2);
