@@ -90,14 +90,10 @@ TEST_F(CacheTool, GcRemovesIdleObjectsAndReportsThem) {
   EXPECT_FALSE(store.has("a"));
   EXPECT_EQ(run({"gc", "--cache", cache().string(), "--total", "1"}).exit_code, 2);
   EXPECT_EQ(run({"gc", "--all", "--cache", cache().string()}).exit_code, 1) << "the folder is a single store";
-  for (const char* option : {"--reserve", "--room"}) {
-    const ProcessResult all =
-        run({"gc", "--all", "--cache", cache().string(), "--total", "1G", option, "2G"});
-    EXPECT_EQ(all.exit_code, 2);
-    EXPECT_THAT(all.error, HasSubstr("--reserve (2G) must not exceed --total (1G)"));
-    EXPECT_EQ(all.error.find("--room is now called --reserve") != std::string::npos,
-              option == std::string_view("--room"));
-  }
+  const ProcessResult all =
+      run({"gc", "--all", "--cache", cache().string(), "--total", "1G", "--reserve", "2G"});
+  EXPECT_EQ(all.exit_code, 2);
+  EXPECT_THAT(all.error, HasSubstr("--reserve (2G) must not exceed --total (1G)"));
 }
 
 TEST_F(CacheTool, GcAllKeepsToTheConfigurationAndWritesTheUsage) {
