@@ -40,7 +40,6 @@ CALLS = {
     ("lockstep-stage", "status"): "--cache cache",
     ("lockstep-stage", "gc"): "--cache cache",
     ("lockstep-pin", "plan"): "--tasks 2",
-    ("lockstep-pin", "show"): "1",
     ("lockstep-pin", "run"): "--tasks 1 --local-rank 0 -- true",
     ("lockstep-report", ""): "records",
 }
