@@ -10,7 +10,6 @@ import os
 import pathlib
 import pty
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -24,7 +23,6 @@ SOURCE = pathlib.Path(sys.argv[2]).resolve()
 CALLS = {
     ("lockstep-pack", "create"): "text --out new-pack-{n}",
     ("lockstep-pack", "convert"): "pack --out converted-{n}",
-    ("lockstep-pack", "images"): "photos --resize 8 --out images-{n}",
     ("lockstep-pack", "ls"): "pack",
     ("lockstep-pack", "cat"): "pack 1.tokens",
     ("lockstep-pack", "verify"): "pack",
@@ -47,7 +45,6 @@ CALLS = {
 FAILING = {
     ("lockstep-pack", "create"): "missing --out {n}",
     ("lockstep-pack", "convert"): "missing --out {n}",
-    ("lockstep-pack", "images"): "missing --out {n}",
     ("lockstep-pack", "ls"): "missing",
     ("lockstep-pack", "cat"): "missing key",
     ("lockstep-pack", "verify"): "missing",
@@ -114,8 +111,6 @@ def all_verbs():
 def make_world():
     (world / "text").mkdir()
     (world / "home").mkdir()
-    (world / "photos").mkdir()
-    shutil.copy(SOURCE / "docs/images/report.png", world / "photos")
     for i in range(1, 9):
         (world / "text" / f"{i}.tokens").write_bytes(bytes([i, 0] * i))
     call("lockstep-pack", "create", "text", "--out", "pack", "--token-bytes", "2").check_returncode()

@@ -8,9 +8,6 @@ int main(int argc, char** argv) {
                       "Pack many small files into a few tar shards with an index, and read packs");
   lockstep::pack::add_create_verb(tool);
   lockstep::pack::add_convert_verb(tool);
-#ifdef LOCKSTEP_WITH_IMAGES
-  lockstep::pack::add_images_verb(tool);
-#endif
   lockstep::pack::add_look_verbs(tool);
   return tool.run(argc, argv);
 }
