@@ -1,4 +1,4 @@
-// What create and convert share on the command line: options, progress, and a clean end after a signal.
+// The common part of create and convert on the command line: options, progress, and a clean end after a signal.
 //
 // Threads: main's thread.
 #pragma once

@@ -38,7 +38,7 @@ void Packer::begin_sample(std::string_view key, std::uint64_t bytes) {
 }
 
 void Packer::begin_part(std::string_view kind, std::uint64_t size, std::int64_t changed_ns) {
-  // The kinds of other formats are column names, which may be any text.
+  // The kinds of a damaged or hostile pack may be any text.
   std::string_view reason = unsafe_kind(kind);
   if (reason.empty()) reason = unsafe_member_name(join_member_name(key_, kind));
   if (reason.empty() && !kinds_.emplace(kind).second) reason = "appears twice";
