@@ -340,6 +340,31 @@ TEST_F(CacheOfANode, AUserWhoStopsTheProcessDelaysOnlyTheirOwnStore) {
               ThrowsErrorWith("no luck"));
 }
 
+// Its files are read-only already, which does not stop root, but does stop their user.
+TEST_F(CacheOfANode, ACopyKilledWhileItWasPublishedIsContinuedByItsUser) {
+  EXPECT_EQ(as_user(kOne,
+                    [&] {
+                      WatchedFileSystem killer([](int, const FileCall& call) {
+                        if (call.kind == FileCall::Kind::rename) ::_exit(7);
+                        return 0;
+                      });
+                      Store store(store_of(kOne), killer);
+                      publish(store, "a", "data");
+                    }),
+            7);
+  EXPECT_EQ(as_user(kOne,
+                    [&] {
+                      Store store(store_of(kOne));
+                      const ObjectLock lock = store.lock("a", LockKind::exclusive);
+                      Incoming incoming = store.begin("a", 8);
+                      if (!incoming.resumed()) ::_exit(2);
+                      FileSystem::real().write_file(incoming.files() / "more", "more", 0600);
+                      incoming.publish({.name = "a", .source = "/source", .bytes = 8});
+                    }),
+            0);
+  EXPECT_EQ(names(store_of(kOne) / "objects/a/files").size(), 2U);
+}
+
 TEST_F(CacheOfANode, InAUsersStoreRootBecomesThatUserForGood) {
   const nlohmann::json ids = cache::as_user(kOne, kTwo, seconds(20), [] {
     uid_t real = 0, effective = 0, saved = 0;
