@@ -242,12 +242,7 @@ void FileSystem::remove_all(const Path& path) {
     unlink(path);
     return;
   }
-  const FileCall open_folder{.kind = Kind::open, .path = path.c_str(), .flags = kFolder};
-  UniqueFd fd(descriptor(run(*this, open_folder)));
-  if (!fd && errno == EACCES) {
-    change_mode(path, 0700);
-    fd.reset(descriptor(run(*this, open_folder)));
-  }
+  UniqueFd fd(descriptor(run(*this, {.kind = Kind::open, .path = path.c_str(), .flags = kFolder})));
   if (!fd) fail_errno("cannot open {}", path.string());
   remove_below(std::move(fd), path, 0);
   remove_folder(path);
@@ -282,16 +277,8 @@ void FileSystem::remove_below(UniqueFd folder, const Path& path, int depth) {
 
 void FileSystem::remove_entry(int folder, bool is_folder, const Path& path, int depth) {
   if (is_folder) {
-    FileCall open_folder{.kind = Kind::openat, .path = path.c_str(), .fd = folder, .flags = kFolder};
-    UniqueFd fd(descriptor(run(*this, open_folder)));
-    if (!fd && errno == EACCES) {
-      open_folder.flags |= O_PATH;
-      const UniqueFd closed(descriptor(run(*this, open_folder)));
-      open_folder.flags = kFolder;
-      if (closed &&
-          run(*this, {.kind = Kind::chmod, .path = path.c_str(), .fd = closed.get(), .mode = 0700}) == 0)
-        fd.reset(descriptor(run(*this, open_folder)));
-    }
+    UniqueFd fd(
+        descriptor(run(*this, {.kind = Kind::openat, .path = path.c_str(), .fd = folder, .flags = kFolder})));
     if (!fd) fail_errno("cannot open {}", path.string());
     remove_below(std::move(fd), path, depth + 1);
   }

@@ -19,7 +19,7 @@ endforeach()
 # pkg-config, for build systems other than CMake: everything that was built, against the packages found here.
 if(LOCKSTEP_WITH_RUNTIME AND LOCKSTEP_WITH_STAGING AND NOT LOCKSTEP_TORCH_WHEEL)
   get_property(exported GLOBAL PROPERTY LOCKSTEP_EXPORTED)
-  set(pc_requires "fmt libxxhash libarchive hdf5 libcrypto")
+  set(pc_requires "fmt libxxhash libarchive hdf5")
   if(LOCKSTEP_WITH_IMAGES)
     string(APPEND pc_requires " libpng libjpeg")
   endif()

@@ -39,7 +39,7 @@ lockstep_package(lib liblockstep "Libraries that Lockstep's training programs lo
 lockstep_package(dev liblockstep-dev "Training library for LibTorch: loader, DistributedDataParallel, checkpoints"
   "Headers, static libraries, the CMake package lockstep with its components, and\n lockstep.pc for pkg-config."
   SECTION libdevel COMPONENTS development
-  DEPENDS "liblockstep (= ${CPACK_DEBIAN_PACKAGE_VERSION}-${CPACK_DEBIAN_PACKAGE_RELEASE}), libtorch-dev, libopenmpi-dev, libfmt-dev, libcli11-dev, nlohmann-json3-dev, libxxhash-dev, libarchive-dev, libhdf5-dev, libssl-dev, libpng-dev, libjpeg-dev, prometheus-cpp-dev, pkg-config")
+  DEPENDS "liblockstep (= ${CPACK_DEBIAN_PACKAGE_VERSION}-${CPACK_DEBIAN_PACKAGE_RELEASE}), libtorch-dev, libopenmpi-dev, libfmt-dev, libcli11-dev, nlohmann-json3-dev, libxxhash-dev, libarchive-dev, libhdf5-dev, libpng-dev, libjpeg-dev, prometheus-cpp-dev, pkg-config")
 install(CODE "
   file(GLOB libraries \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_LIBDIR}/liblockstep_*.a\")
   execute_process(COMMAND strip --strip-debug --enable-deterministic-archives \${libraries} COMMAND_ERROR_IS_FATAL ANY)"

@@ -7,12 +7,11 @@ Files in PNG and JPEG are copied as they are; other formats become PNG. Needs th
 
 import argparse
 import io
-import os
-import tarfile
 
 import datasets
 import PIL.Image
 from data_set import open_data_set
+from tar_shards import TarShards
 
 
 def encoded(image: dict, size: "int | None") -> "tuple[bytes, str]":
@@ -45,23 +44,10 @@ def main() -> None:
     data = open_data_set(given.dataset, given.split)
     # Not decoded: the loader decodes.
     data = data.cast_column(given.image, datasets.Image(decode=False))
-    os.mkdir(given.out)
-    tar, shards = None, 0
-    for number, row in enumerate(data):
-        if tar is None or tar.offset >= given.shard_size:
-            if tar is not None:
-                tar.close()
-            tar = tarfile.open(f"{given.out}/shard-{shards:06}.tar", "w", format=tarfile.USTAR_FORMAT)
-            shards += 1
-        picture, ending = encoded(row[given.image], given.size)
-        for name, content in ((ending, picture), ("cls", str(row[given.label]).encode())):
-            member = tarfile.TarInfo(f"{number:09}.{name}")
-            member.size = len(content)
-            tar.addfile(member, io.BytesIO(content))
-    if tar is None:
-        raise SystemExit("the data set is empty")
-    tar.close()
-    print(f"{number + 1} images in {shards} shards: lockstep-pack index {given.out}")
+    with TarShards(given.out, given.shard_size) as shards:
+        for number, row in enumerate(data):
+            picture, ending = encoded(row[given.image], given.size)
+            shards.add([(f"{number:09}.{ending}", picture), (f"{number:09}.cls", str(row[given.label]).encode())])
 
 
 if __name__ == "__main__":

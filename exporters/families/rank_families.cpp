@@ -265,7 +265,7 @@ class RankFamilies {
     });
   }
 
-  // Without a sample (an old record, the first moments) a rank has none of these.
+  // Without a sample (in the first moments) a rank has none of these.
   void add_resources() {
     const auto family = [&](const char* name, MetricType type, const char* help, const auto& value) {
       stream_.family(name, type, help);

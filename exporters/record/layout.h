@@ -3,7 +3,7 @@
 //
 //   Header       written once, before the file gets its name; never changes
 //   Live         the number of publications, and what the rank is doing now
-//   Resources    what the process uses, once a second (since version 2; zeros before)
+//   Resources    what the process uses, once a second
 //   Counters[2]  totals since the start; publication n (from 1) is in Counters[n % 2]
 //   Step[512]    the last steps; step i (from 0) is in Step[i % 512]
 //
@@ -12,8 +12,7 @@
 // overtaken notices it by that number. The words of Resources are stored one by one, so a reader may see some of one
 // sample and some of the next.
 //
-// A change needs a new kVersion. Readers read this version and the one before, so that a report of a newer release reads
-// the records of running jobs: new fields take space that was zero, and no field moves.
+// A change needs a new kVersion. Readers read this version only.
 //
 // Threads: one writer; any number of readers, in other processes.
 #pragma once
@@ -73,7 +72,6 @@ constexpr double bus_factor(Collective collective, int ranks) {
 
 inline constexpr std::array<char, 8> kMagic = {'L', 'O', 'C', 'K', 'S', 'T', 'E', 'P'};
 inline constexpr std::uint32_t kVersion = 2;
-inline constexpr std::uint32_t kOldestVersion = 1;  ///< that readers read
 inline constexpr std::size_t kRingSteps = 512;
 inline constexpr std::size_t kNameBytes = 64;  ///< of the node and program names, with a terminating zero
 

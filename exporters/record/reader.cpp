@@ -51,9 +51,9 @@ void Reader::check() {
     owner_ = status.st_uid;
     pread_exactly(&header_, sizeof(header_), offsetof(File, header));
     if (header_.magic != kMagic) fail(name_, "it is not a record");
-    if (header_.version < kOldestVersion || header_.version > kVersion) {
-      fail(name_, "it has version " + std::to_string(header_.version) + ", this program reads versions " +
-                      std::to_string(kOldestVersion) + " and " + std::to_string(kVersion));
+    if (header_.version != kVersion) {
+      fail(name_, "it has version " + std::to_string(header_.version) + ", this program reads version " +
+                      std::to_string(kVersion));
     }
     if (header_.header_bytes != sizeof(Header) || header_.file_bytes != sizeof(File) ||
         status.st_size != static_cast<off_t>(sizeof(File))) {
@@ -122,11 +122,9 @@ Snapshot Reader::read(std::size_t last_steps) const {
     pread_exactly(&now, sizeof(now), offsetof(File, live) + offsetof(Live, publications));
     if (now == live.publications) break;
   }
-  if (header_.version > 1) {
-    Resources resources;
-    pread_exactly(&resources, sizeof(resources), offsetof(File, resources));
-    if (resources.sampled_ns != 0) snapshot.resources = resources;
-  }
+  Resources resources;
+  pread_exactly(&resources, sizeof(resources), offsetof(File, resources));
+  if (resources.sampled_ns != 0) snapshot.resources = resources;
   snapshot.finished_unix_ns = live.finished_unix_ns;
   if (live.finished_unix_ns != 0) snapshot.alive = false;
   if (live.phase < kPhases) {

@@ -63,7 +63,7 @@ struct Snapshot {
   std::int64_t start_unix_ns = 0;
   std::uint64_t start_monotonic_ns = 0;
   Counters counters;
-  std::optional<Resources> resources;  ///< none in a record of version 1, and before the first sample
+  std::optional<Resources> resources;  ///< none before the first sample
   std::vector<Step> steps;             ///< the last steps, oldest first
   std::optional<Phase> doing;          ///< the current phase of the rank
   std::uint64_t doing_since_ns = 0;    ///< CLOCK_MONOTONIC

@@ -9,7 +9,7 @@
 
 namespace lockstep::report {
 
-/// The most certain finding; none without samples (records of version 1). `waiting` is the typical share of a
+/// The most certain finding; none without samples. `waiting` is the typical share of a
 /// step that ranks wait for data.
 std::optional<Advice> input_advice(const Run& run, double waiting);
 

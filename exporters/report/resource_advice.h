@@ -7,7 +7,7 @@
 
 namespace lockstep::report {
 
-/// Adds to `found.advice` what stands out, by the rest of `found`. Nothing without samples (records of version 1).
+/// Adds to `found.advice` what stands out, by the rest of `found`. Nothing without samples.
 void add_resource_advice(const Run& run, Findings& found);
 
 }  // namespace lockstep::report

@@ -10,7 +10,6 @@
 #include "plugin/affinity/options.h"
 #include "plugin/affinity/picture.h"
 #include "plugin/affinity/print.h"
-#include "plugin/affinity/processes.h"
 #include "plugin/affinity/run.h"
 #include "plugin/affinity/topology.h"
 
@@ -42,45 +41,6 @@ void plan(const Tool& tool, const PlanCall& call) {
   }
 }
 
-nlohmann::json to_json(const ProcessView& view) {
-  nlohmann::json threads = nlohmann::json::array();
-  for (const ThreadGroup& group : view.groups) {
-    threads.push_back(
-        {{"cpus", group.mask}, {"threads", group.threads}, {"last_cpus", format_cpu_list(group.last)}});
-  }
-  nlohmann::json memory = nlohmann::json::object();
-  for (const auto& [node, bytes] : view.node_bytes) memory[std::to_string(node)] = bytes;
-  return {{"pid", view.pid},
-          {"command", view.command},
-          {"masks", threads},
-          {"numa_bytes", memory},
-          {"policy_bytes", view.policy_bytes}};
-}
-
-void print_text(const ProcessView& view) {
-  constexpr std::size_t kWidth = 100;
-  fmt::print("{} {}\n", view.pid, view.command.substr(0, kWidth));
-  for (const ThreadGroup& group : view.groups) {
-    fmt::print("  {:>4} thread{} on CPUs {}, last on {}\n", group.threads, group.threads == 1 ? "" : "s",
-               group.mask, format_cpu_list(group.last));
-  }
-  for (const auto& [node, bytes] : view.node_bytes)
-    fmt::print("  {:>11} on NUMA node {}\n", format_bytes(bytes), node);
-  for (const auto& [policy, bytes] : view.policy_bytes)
-    fmt::print("  {:>11} under the memory policy {}\n", format_bytes(bytes), policy);
-}
-
-void show(const Tool& tool, const std::vector<int>& pids) {
-  for (const int pid : pids) {
-    const ProcessView view = view_process(pid);
-    if (tool.json()) {
-      Tool::print(to_json(view));
-    } else {
-      print_text(view);
-    }
-  }
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -97,12 +57,6 @@ int main(int argc, char** argv) {
   plan_verb.add_flag("--plain", plan_call.plain,
                      "One line per task: TASK CPUS WORKER_CPUS NUMA THREADS GPUS PLACES");
   plan_verb.add_option("--svg", plan_call.svg, "Also draw the plan into this file")->type_name("FILE");
-
-  std::vector<int> pids;
-  CLI::App& show_verb =
-      tool.verb("show", "Print the CPUs, NUMA nodes and memory policies of running processes",
-                [&] { show(tool, pids); });
-  show_verb.add_option("PID", pids, "Process ids; hwloc-ps -a lists the processes of a node")->required();
 
   RunRequest run_request;
   CLI::App& run_verb = tool.verb("run", "Pin a command without Slurm: lockstep-pin run [options] -- COMMAND",

@@ -130,25 +130,7 @@ std::optional<Task> this_task();
 /// fit on the CPUs. `option_prefix` begins the names of the plugin's options.
 void check_cpus(const Task& task, const std::string& option_prefix, Report& report);
 
-// The nodes of a step: each connects to the next one, and to the first one, whose clock and versions are the reference.
-// Answers are not trusted: a node takes two numbers and a few short texts from each (neighbours.cpp).
-
-/// The nodes of this step of srun.
-struct StepNodes {
-  std::vector<std::string> names;
-  std::size_t self = 0;   ///< index of this node
-  unsigned long key = 0;  ///< the step's number among all steps
-};
-
-/// nullopt outside of a step of srun on several nodes.
-std::optional<StepNodes> nodes_of_step();
-
-/// "peer_network": this node has an address in that network of lockstep.conf.
+/// "peer_network": this node has an address in that network of lockstep.conf (network.cpp).
 void check_peer_network(const spank::Config& config, Report& report);
-
-/// "ports": this node reaches the next one and the first one at ports of lockstep.conf, and they reach this node.
-/// "clocks" and "versions": its clock and the versions in `report` agree with the first node's. Takes up to 15 seconds
-/// if a node does not answer.
-void check_neighbours(const StepNodes& nodes, const spank::Config& config, Report& report);
 
 }  // namespace lockstep::doctor

@@ -178,12 +178,13 @@ void check_cache(const spank::Config& config, Report& report) {
   }
   constexpr std::uint64_t kTwentieth = 20;
   if (space.available < space.size / kTwentieth) {
-    report.warning("cache",
-                   fmt::format("the disk of the cache has {} of {} free", format_bytes(space.available),
-                               format_bytes(space.size)),
-                   "Copies fail, or evict data that jobs still need.",
-                   fmt::format("lockstep-stage status --cache {}; free space that others use, or set 'total'",
-                               config.cache));
+    report.warning(
+        "cache",
+        fmt::format("the disk of the cache has {} of {} free", format_bytes(space.available),
+                    format_bytes(space.size)),
+        "Copies fail, or evict data that jobs still need.",
+        fmt::format("lockstep-stage status --cache {}; free space that others use, or set 'min_free'",
+                    config.cache));
   }
   if (disk == Disk::local) report.ok("cache", fmt::format("{}, {} free", on, format_bytes(space.available)));
 }

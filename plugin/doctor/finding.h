@@ -35,7 +35,7 @@ class Report {
   /// True if a finding is an error.
   bool failed() const;
 
-  /// Versions that must be the same on all nodes of a job: "LibTorch" -> "1.13".
+  /// Of libraries that an earlier check found: "LibTorch" -> "1.13".
   std::map<std::string, std::string> versions;
 
  private:

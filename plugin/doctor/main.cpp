@@ -43,7 +43,6 @@ void check_node(const Call& call, const std::optional<Task>& task, Report& repor
   check_gpus(report);
   check_gpu_network(affinity::load_live(affinity::Devices::find), report);
   if (task) check_cpus(*task, prefix, report);
-  if (const auto nodes = nodes_of_step()) check_neighbours(*nodes, config.value_or(spank::Config{}), report);
 }
 
 /// Returns false if a finding is an error.

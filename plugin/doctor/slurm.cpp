@@ -60,7 +60,6 @@ bool same_versions(const PluginLine& line, Report& report) {
                  "install the plugin and the tools from the same build or packages");
     return false;
   }
-  report.versions["the plugin"] = version->own;
   const std::string slurm = slurm_version();
   if (slurm.empty() || slurm == version->slurm()) return true;
   report.error("plugin",

@@ -8,7 +8,6 @@
 #include "common/environment.h"
 #include "common/error.h"
 #include "common/files.h"
-#include "runtime/profile/old_records.h"
 
 namespace lockstep::profile {
 namespace {
@@ -53,12 +52,9 @@ fs::path make_record_folder(const record::Identity& identity) {
     make_folders(*folder);
     return *folder;
   }
-  const fs::path records = runtime_folder() / "records";
-  // Keep this job's own folder: without a scheduler job numbers repeat, and other ranks may already use it.
-  const std::string own = fmt::format("{}.{}", identity.job_id, identity.step_id);
-  if (identity.local_rank == 0) remove_old_records(records, own);
-  make_folders(records / own);
-  return records / own;
+  const fs::path own = runtime_folder() / "records" / fmt::format("{}.{}", identity.job_id, identity.step_id);
+  make_folders(own);
+  return own;
 }
 
 void check_report_folder(const fs::path& folder) {

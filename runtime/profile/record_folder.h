@@ -19,9 +19,8 @@ std::string record_name(int rank);
 std::uint64_t local_job_id();
 
 /// $LOCKSTEP_RECORD, else JOB.STEP in the user's runtime folder ($XDG_RUNTIME_DIR/lockstep/records, or
-/// /dev/shm/lockstep-UID/records if that does not exist). Makes the folder if needed. In the user's runtime
-/// folder the first rank of a node removes the records of jobs that ended more than an hour ago. Throws Error
-/// naming the folder.
+/// /dev/shm/lockstep-UID/records if that does not exist). Makes the folder if needed. Throws Error naming
+/// the folder.
 std::filesystem::path make_record_folder(const record::Identity& identity);
 
 /// Makes the folder for copies of records if needed. Throws Error naming it if records could not be copied there:

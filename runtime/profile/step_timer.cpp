@@ -29,19 +29,6 @@ double milliseconds(std::uint64_t ns) {
   return static_cast<double>(ns) * 1e-6;
 }
 
-// Slurm's accounting keeps the comment if the site stores it. A slurmctld that does not answer must not hold up the end.
-void set_job_comment(const std::string& text) {
-  const auto job = environment::get("SLURM_JOB_ID");
-  if (!job) return;
-  const ProcessResult result =
-      run_process({"timeout", "10", "scontrol", "update", "job=" + *job, "comment=" + text});
-  if (result.exit_code == 0) return;
-  fmt::print(
-      stderr,
-      "lockstep: cannot set the comment of job {} (LOCKSTEP_JOB_COMMENT): scontrol ended with {}: {}\n", *job,
-      result.exit_code, result.error.substr(0, result.error.find('\n')));
-}
-
 }  // namespace
 
 StepTimer::StepTimer(const Identity& identity, Options options) : identity_(identity) {
@@ -354,7 +341,6 @@ void StepTimer::print_goodput() const {
                         format_count(static_cast<double>(own.resources->gpu.energy_mj) * 1e-3));
   }
   fmt::print(stderr, "lockstep: {}\n", text);
-  if (environment::is_on(kJobComment, false)) set_job_comment(text);
 }
 
 void StepTimer::finish() noexcept {

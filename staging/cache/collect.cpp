@@ -100,10 +100,7 @@ class Collector {
 
   StoreReport report() {
     StoreReport report;
-    attempt([&] {
-      if (!options_.dry_run) store_.write_claim();
-      report = survey(store_, system_, true);
-    });
+    attempt([&] { report = survey(store_, system_, true); });
     report.folder = store_.folder();
     report.removed = std::move(report_.removed);
     report.problems.insert(report.problems.end(), report_.problems.begin(), report_.problems.end());

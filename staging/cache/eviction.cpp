@@ -8,7 +8,6 @@
 #include "common/units.h"
 #include "staging/cache/layout.h"
 #include "staging/cache/store.h"
-#include "staging/cache/usage_claims.h"
 
 namespace lockstep::cache {
 namespace {
@@ -27,7 +26,6 @@ class Eviction {
   Eviction(Store& store, std::string name, std::uint64_t bytes)
       : store_(store),
         options_(store.options_),
-        claims_(store.usage_claims()),
         name_(std::move(name)),
         bytes_(bytes),
         usage_(store.known_usage()) {
@@ -42,29 +40,17 @@ class Eviction {
   }
 
   void make_space() {
-    const bool limited = options_.total > 0;
-    const std::optional<UniqueFd> fair_order = limited ? claims_.lock() : std::nullopt;
-    if (limited) others_ = claims_.claimed_by_others();
     if (missing() > 0) evict();
-    if (!limited) return;
-    // If two users claim at once without the lock, at least one of them sees the other's claim.
-    claims_.claim(sum(used_, std::max(bytes_, present_)));
-    others_ = claims_.claimed_by_others();
-    if (over_total() > 0) {
-      claims_.claim(sum(used_, present_));
-      refuse();
-    }
   }
 
  private:
   std::uint64_t over_quota() const {
     return options_.quota > 0 ? excess(sum(used_, bytes_), options_.quota) : 0;
   }
-  std::uint64_t over_total() const {
-    return options_.total > 0 ? excess(sum(sum(used_, bytes_), others_), options_.total) : 0;
+  std::uint64_t over_disk() const {
+    return excess(sum(sum(excess(bytes_, present_), pending_bytes_), options_.min_free), free_);
   }
-  std::uint64_t over_disk() const { return excess(sum(excess(bytes_, present_), pending_bytes_), free_); }
-  std::uint64_t missing() const { return std::max({over_quota(), over_total(), over_disk()}); }
+  std::uint64_t missing() const { return std::max(over_quota(), over_disk()); }
 
   void freed(std::uint64_t bytes) {
     used_ = excess(used_, bytes);
@@ -121,15 +107,12 @@ class Eviction {
           format_bytes(bytes_), format_bytes(options_.quota), format_bytes(in_use_ + usage_.jobs),
           others_text()));
     }
-    if (over_total() > 0) {
-      throw NoSpace(fmt::format(
-          "needs {}, this node's caches may hold {} together, {} of it is held by other users, {} in use by your running jobs{}; wait for jobs to end, or ask an admin to run lockstep-stage gc --all",
-          format_bytes(bytes_), format_bytes(options_.total), format_bytes(others_),
-          format_bytes(in_use_ + usage_.jobs), others_text()));
-    }
-    throw NoSpace(fmt::format("needs {}, and the disk of the cache {} has {} free{}; free space there",
+    const std::string kept = options_.min_free > 0
+                                 ? fmt::format(", {} of it must stay free", format_bytes(options_.min_free))
+                                 : std::string();
+    throw NoSpace(fmt::format("needs {}, and the disk of the cache {} has {} free{}{}; free space there",
                               format_bytes(excess(bytes_, present_)), where,
-                              format_bytes(excess(free_, pending_bytes_)), others_text()));
+                              format_bytes(excess(free_, pending_bytes_)), kept, others_text()));
   }
 
   /// Other uses of the space, if there are any.
@@ -147,7 +130,6 @@ class Eviction {
 
   Store& store_;
   const StoreOptions& options_;
-  UsageClaims claims_;
   std::string name_;
   std::uint64_t bytes_;
   Usage usage_;
@@ -155,15 +137,9 @@ class Eviction {
   std::uint64_t pending_bytes_ = 0;  // to other copies, but not written yet
   std::uint64_t used_ = 0;           // without this copy
   std::uint64_t free_ = 0;           // on the disk
-  std::uint64_t others_ = 0;         // claims of other users
   std::uint64_t in_use_ = 0;
   std::uint64_t recent_ = 0;
 };
-
-UsageClaims Store::usage_claims() const {
-  if (!options_.claims_folder.empty()) return {options_.claims_folder, system_};
-  return {fs::absolute(folder_).parent_path() / kClaims, system_};
-}
 
 ObjectLock Store::lock_eviction() {
   const fs::path file = folder_ / "locks" / kEvictionLock;
@@ -192,21 +168,9 @@ void Store::make_space(const std::string& name, std::uint64_t bytes) {
   Eviction(*this, name, bytes).make_space();
 }
 
-void Store::write_claim() {
-  if (!usage_claims().trusted()) return;
-  const ObjectLock evicting = lock_eviction();
-  claim_usage();
-}
-
-void Store::claim_usage() {
-  const UsageClaims claims = usage_claims();
-  if (claims.trusted()) claims.claim(known_usage().bytes());
-}
-
 void Store::drop(const fs::path& incoming) noexcept {
   try {
     system_.remove_all(incoming);
-    claim_usage();
   } catch (const Error&) {
   }
 }

@@ -41,11 +41,10 @@ Incoming::Incoming(Store& store, std::string name, std::uint64_t bytes)
       name_(std::move(name)),
       folder_(hidden(store.objects_, kIncoming, name_)) {
   try {
-    make_own_folder(system_, folder_);
-    make_own_folder(system_, files());
-    resumed_ = !system_.list(files()).empty();
+    (void)system_.make_folder(folder_, 0700);
     // The folders are read-only if the copy was killed while it was published.
-    if (resumed_) unseal(system_, folder_);
+    if (!system_.make_folder(files(), 0700)) unseal(system_, folder_);
+    resumed_ = !system_.list(files()).empty();
     write_reserved(system_, folder_, bytes);
   } catch (const Error&) {
     if (!resumed_) store_.drop(folder_);

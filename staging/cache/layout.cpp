@@ -50,17 +50,6 @@ std::uint64_t read_reserved(FileSystem& system, const fs::path& incoming) {
   return bytes;
 }
 
-bool make_own_folder(FileSystem& system, const fs::path& folder) {
-  constexpr mode_t kOwn = 0700;
-  const bool made = system.make_folder(folder, kOwn);
-  const auto status = system.status(folder);
-  // Not through a link, and not another user's: that would fail.
-  if (!status || !S_ISDIR(status->st_mode) || status->st_uid != ::geteuid()) return made;
-  const mode_t now = status->st_mode & 07777U;
-  if ((now & kOwn) != kOwn) system.change_mode(folder, now | kOwn);
-  return made;
-}
-
 bool is_jobs_entry(const std::string& name) {
   return !name.starts_with('.') || name.starts_with(kRemoved);
 }

@@ -18,7 +18,6 @@ inline constexpr std::string_view kRemoved = ".removed-";
 inline constexpr const char* kDescription = "object.json";
 inline constexpr const char* kReserved = "reserved";   // in an incoming folder: the bytes that it will hold
 inline constexpr const char* kHeld = "held";           // in leases: the files that slurmstepd locks
-inline constexpr const char* kClaims = "claims";       // beside the stores: what users hold
 inline constexpr const char* kShared = "shared";       // beside users' stores: the admin's
 inline constexpr const char* kEvictionLock = ".room";  // in locks
 
@@ -35,10 +34,6 @@ std::uint64_t read_reserved(FileSystem& system, const std::filesystem::path& inc
 
 /// True if the path is a folder. A link to a folder is not one: it may lead where its owner has no access.
 bool is_folder(FileSystem& system, const std::filesystem::path& path);
-
-/// Makes a folder with mode 0700, or restores at least that mode on an existing one. Returns false if the folder
-/// existed.
-bool make_own_folder(FileSystem& system, const std::filesystem::path& folder);
 
 /// True for a job's folder in the folder of the jobs, and for one that is being removed.
 bool is_jobs_entry(const std::string& name);

@@ -91,7 +91,7 @@ void link_lease(FileSystem& system, const fs::path& held_file, const fs::path& l
 void Store::add_lease(const std::string& name, const fs::path& held_file) {
   if (!has(name)) fail("object {} is not in the cache {}; put its source again", name, folder_.string());
   const fs::path leases = folder_ / "leases" / name;
-  make_own_folder(system_, leases);
+  (void)system_.make_folder(leases, 0700);
   link_lease(system_, held_file, leases);
   touch(name);
 }

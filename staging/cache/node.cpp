@@ -12,7 +12,6 @@
 #include "staging/cache/as_user.h"
 #include "staging/cache/layout.h"
 #include "staging/cache/shared.h"
-#include "staging/cache/usage_claims.h"
 
 namespace lockstep::cache {
 namespace {
@@ -78,11 +77,10 @@ class Node {
   }
 
   void collect_all() {
-    prepare_claims();
     each([&](const UserStore& user_store) {
       CollectOptions options = options_.store;
       if (user_store.folder.filename() == kShared) options.quota = 0;  // the admin decides what it holds
-      Store store(user_store.folder, store_options(), system_);
+      Store store(user_store.folder, system_);
       return collect(store, system_, options);
     });
     evict_to_total();
@@ -149,37 +147,6 @@ class Node {
     *earlier = std::move(report);
   }
 
-  StoreOptions store_options() const {
-    return {.quota = options_.store.quota,
-            .total = options_.total,
-            .claims_folder = report_.cache / kClaims,
-            .keep = options_.store.keep};
-  }
-
-  /// Makes a file for every user who has a store, and removes the files of other users.
-  void prepare_claims() {
-    if (options_.total == 0 || options_.store.dry_run) return;
-    for (const UserStore& store : stores_) {
-      try {
-        UsageClaims::prepare(report_.cache / kClaims, store.user);
-      } catch (const Error& error) {
-        report_.problems.emplace_back(error.what());
-      }
-    }
-    try {
-      // The claims are listed first: a store that is made meanwhile is in the second list. That list also has stores that
-      // could not be looked at.
-      const auto claims = system_.list_if_there(report_.cache / kClaims).value_or(std::vector<std::string>());
-      const auto stores = system_.list(report_.cache);
-      for (const std::string& name : claims) {
-        if (name != "lock" && std::find(stores.begin(), stores.end(), name) == stores.end())
-          system_.remove_all(report_.cache / kClaims / name);
-      }
-    } catch (const Error& error) {
-      report_.problems.emplace_back(error.what());
-    }
-  }
-
   void evict_to_total() {
     if (options_.total == 0) return;
     const std::uint64_t limit = options_.total - std::min(options_.total, options_.reserve);
@@ -214,7 +181,7 @@ class Node {
     const std::string why = fmt::format("over the node's total of {}", format_bytes(limit));
     std::erase_if(stores_, [&](const UserStore& store) { return !chosen.contains(store.folder); });
     each([&](const UserStore& user_store) {
-      Store store(user_store.folder, store_options(), system_);
+      Store store(user_store.folder, system_);
       return evict(store, system_, chosen.at(user_store.folder), why, options_.store);
     });
     if (bytes > limit) {

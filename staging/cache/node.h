@@ -39,7 +39,7 @@ bool is_node_cache(const std::filesystem::path& cache);
 /// `cache` is not such a folder, or root must not trust it.
 NodeReport survey_node(const std::filesystem::path& cache, FileSystem& system, const NodeOptions& options);
 
-/// As root: runs collect() in every store, which also records what each user really holds. Then evicts objects of all
+/// As root: runs collect() in every store. Then evicts objects of all
 /// users, least recently used first, down to the total minus the reserve.
 NodeReport collect_node(const std::filesystem::path& cache, FileSystem& system, const NodeOptions& options);
 

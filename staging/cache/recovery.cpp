@@ -1,6 +1,5 @@
 // Removes what killed processes left.
 
-#include <algorithm>
 #include <set>
 
 #include "staging/cache/layout.h"
@@ -64,9 +63,6 @@ int Store::recover(std::chrono::seconds abandoned) {
   for (const std::string& entry : entries) known.insert(object_of(entry).empty() ? entry : object_of(entry));
   recover_names(folder_ / "locks", known);
   recover_names(folder_ / "leases", known);
-  const bool partial = std::any_of(entries.begin(), entries.end(),
-                                   [](const std::string& entry) { return entry.starts_with(kIncoming); });
-  if (removed > 0 || partial) write_claim();  // that of a killed copy is too large
   return removed;
 }
 

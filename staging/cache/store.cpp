@@ -19,7 +19,7 @@ namespace {
 /// Makes only the last folder of a path: a misspelt disk must not fill another disk.
 void make_cache(FileSystem& system, const fs::path& folder) {
   try {
-    make_own_folder(system, folder);
+    (void)system.make_folder(folder, 0700);
   } catch (const Error&) {
     fs::path missing;
     const fs::path made = (fs::absolute(folder) / ".").lexically_normal().parent_path();  // also of "a/"
@@ -45,7 +45,7 @@ Store::Store(fs::path folder, StoreOptions options, FileSystem& system)
       objects_(folder_ / "objects") {
   make_cache(system_, folder_);
   for (const fs::path& made : {folder_, objects_, folder_ / "locks", folder_ / "leases"}) {
-    if (made != folder_) make_own_folder(system_, made);
+    if (made != folder_) (void)system_.make_folder(made, 0700);
     const std::optional<struct stat> status = system_.status(made);
     if (!status || !S_ISDIR(status->st_mode)) fail("the cache {} is not a folder", made.string());
     if (status->st_uid != ::geteuid()) {
@@ -121,7 +121,7 @@ std::optional<ObjectLock> Store::wait_for_lock(
 
 std::optional<ObjectLock> Store::lock_readers(const std::string& name) {
   const fs::path folder = folder_ / "leases" / name;
-  make_own_folder(system_, folder);
+  (void)system_.make_folder(folder, 0700);
   UniqueFd fd = system_.open(folder, O_RDONLY | O_DIRECTORY | O_NOFOLLOW);
   if (!system_.lock(fd.get(), FileSystem::LockKind::exclusive, false, folder)) return {};
   return ObjectLock(std::move(fd));

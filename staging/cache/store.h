@@ -31,11 +31,10 @@
 #include "common/file_system.h"
 #include "staging/cache/object.h"
 #include "staging/cache/usage.h"
-#include "staging/cache/usage_claims.h"
 
 namespace lockstep::cache {
 
-/// Quota, total or disk leave too little space. The message ("needs 3 GiB, quota ...") continues a line that
+/// Quota or disk leave too little space. The message ("needs 3 GiB, quota ...") continues a line that
 /// begins with the source's name.
 class NoSpace : public Error {
  public:
@@ -59,10 +58,8 @@ class NoProgress : public Error {
 struct StoreOptions {
   /// Bytes that this store may hold; 0: no limit.
   std::uint64_t quota = 0;
-  /// Bytes that all stores of the node may hold together; 0: no limit.
-  std::uint64_t total = 0;
-  /// The folder in which the node's users record what they hold, for `total` (staging/cache/usage_claims.h).
-  std::filesystem::path claims_folder{};
+  /// Bytes of the store's disk that a new copy leaves free, whoever uses the rest; 0: a copy may fill the disk.
+  std::uint64_t min_free = 0;
   /// An object without lease is evicted only if its last use is at least this long ago.
   std::chrono::seconds keep{600};
   /// How long a process of this user that makes space may show no progress before begin() gives up.
@@ -117,7 +114,7 @@ class Store {
   /// object. Never waits.
   std::optional<ObjectLock> lock_readers(const std::string& name);
 
-  /// Begins a new object of `bytes` bytes, or continues a partial copy. If quota, total or disk would be
+  /// Begins a new object of `bytes` bytes, or continues a partial copy. If quota or disk would be
   /// exceeded, first evicts unused objects, least recently used first, then partial copies. The caller holds
   /// the object's exclusive lock until after publish(). Throws NoSpace if eviction cannot free enough; then
   /// it has removed nothing. Include staging/cache/incoming.h to call it.
@@ -151,8 +148,6 @@ class Store {
   /// Removes an object unless it is locked, in use, or was used less than `keep` ago. Returns true if it was
   /// removed.
   bool evict(const std::string& name, std::chrono::seconds keep);
-  /// Records for the node's other users what this store holds.
-  void write_claim();
 
  private:
   friend class Incoming;
@@ -169,8 +164,6 @@ class Store {
   void show_eviction_progress();
   /// The caller holds the eviction lock.
   void make_space(const std::string& name, std::uint64_t bytes);
-  /// write_claim() for a caller that holds the eviction lock.
-  void claim_usage();
   std::optional<ObjectUsage> object_usage(const std::string& name, bool measured);
   /// As usage(), but without last uses, and without reading known objects again: putting 1,000 sources calls this 3,000
   /// times. The caller holds the eviction lock.
@@ -178,7 +171,6 @@ class Store {
   template <typename Look>
   Usage look_at_entries(const Look& look);
   std::uint64_t known_jobs_bytes();
-  UsageClaims usage_claims() const;
   std::optional<LeaseHolder> read_lease(const std::filesystem::path& file);
   bool linked_elsewhere(const std::filesystem::path& folder) const;
   /// Removes an incoming folder after an error. Does not throw, because the first error says more; recovery

@@ -16,7 +16,6 @@
 #include "common/leaf/text.h"
 #include "staging/pack/file_status.h"
 #include "staging/pack/formats/lmdb_tree.h"
-#include "staging/pack/formats/mds_index.h"
 #include "staging/pack/formats/megatron_layout.h"
 #include "staging/pack/index.h"
 
@@ -82,11 +81,9 @@ bool is_numbered(std::string_view name) {
 /// The format that a file's name shows; plain if it shows none.
 Format format_by_name(std::string_view path) {
   const std::string_view name = last_name(path);
-  if (ends_with_any(name, {".npy"})) return Format::npy;
   if (ends_with_any(name, {".h5", ".hdf5", ".hdf", ".he5"})) return Format::hdf5;
   if (ends_with_any(name, {".mdb", ".lmdb"})) return Format::lmdb;
   if (ends_with_any(name, {".rec"})) return Format::recordio;
-  if (ends_with_any(name, {".mds"}) || name.find(".mds.") != std::string_view::npos) return Format::mds;
   if (ends_with_any(without_shard_number(name), {".tfrecord", ".tfrecords", ".tfrec"}))
     return Format::tfrecord;
   return Format::plain;
@@ -152,30 +149,10 @@ bool has_megatron(const fs::path& folder, const std::vector<std::string>& files)
   return decided.value_or(false);
 }
 
-void need_mds_index(const fs::path& folder, const std::string& shard) {
-  const fs::path index = (folder / shard).parent_path() / "index.json";
-  if (!is_file(index)) fail("{} is missing; {} cannot be read without it", index.string(), shard);
-}
-
-/// Refuses MDS data with an index but without its shards, which no other file name shows.
-void need_mds_shards(const fs::path& folder, const std::vector<std::string>& files) {
-  const auto index = std::find_if(files.begin(), files.end(),
-                                  [](const std::string& file) { return last_name(file) == "index.json"; });
-  if (index == files.end()) return;
-  std::vector<MdsShard> shards;
-  try {
-    shards = load_mds_index(folder / *index);
-  } catch (const Error&) {
-    return;  // the index.json of another program
-  }
-  if (!shards.empty()) check_mds_shard(folder / *index, shards.front());
-}
-
 Format format_of(const fs::path& folder, const std::vector<std::string>& files) {
   std::set<Format> found;
   for (const std::string& file : files) {
     const Format format = format_by_name(file);
-    if (format == Format::mds) need_mds_index(folder, file);
     if (format != Format::plain) found.insert(format);
   }
   if (has_megatron(folder, files)) found.insert(Format::megatron);
@@ -183,7 +160,6 @@ Format format_of(const fs::path& folder, const std::vector<std::string>& files) 
     const auto numbered = std::find_if(files.begin(), files.end(), is_numbered);
     if (numbered != files.end() && is_tfrecord(first_bytes(folder / *numbered))) return Format::tfrecord;
   }
-  if (found.empty()) need_mds_shards(folder, files);
   return found.size() == 1 ? *found.begin() : Format::plain;
 }
 
@@ -204,7 +180,6 @@ Contents of_folder(const fs::path& folder, Links links) {
 
 Format format_by_magic(const FirstBytes& bytes) {
   if (bytes.starts_with("\x89HDF\r\n\x1a\n")) return Format::hdf5;
-  if (bytes.starts_with("\x93NUMPY")) return Format::npy;
   if (bytes.starts_with("\x0a\x23\xd7\xce")) return Format::recordio;
   if (is_lmdb(std::as_bytes(std::span(bytes)))) return Format::lmdb;
   if (is_tfrecord(bytes)) return Format::tfrecord;
@@ -238,7 +213,7 @@ bool add_recordio_pair(Contents& contents, const std::string& name) {
   return true;
 }
 
-Contents of_file(const fs::path& folder, const std::string& name, Links links) {
+Contents of_file(const fs::path& folder, const std::string& name) {
   if (name == kIndexName) return of_pack(folder);
   Contents contents{.format = {}, .folder = folder, .files = {name}, .one_file = true};
   if (is_file(folder / kIndexName)) {
@@ -251,15 +226,7 @@ Contents of_file(const fs::path& folder, const std::string& name, Links links) {
     }
   }
   if (add_megatron_pair(contents, name) || add_recordio_pair(contents, name)) return contents;
-  if (name == "index.json") {
-    Contents whole = of_folder(folder, links);
-    if (whole.format == Format::mds) return whole;
-  }
   contents.format = format_by_name(name);
-  if (contents.format == Format::mds) {
-    need_mds_index(folder, name);
-    contents.files = {"index.json", name};
-  }
   if (contents.format == Format::plain) contents.format = format_by_magic(first_bytes(folder / name));
   return contents;
 }
@@ -273,14 +240,14 @@ Contents find(const fs::path& source, Links links) {
   if (S_ISDIR(mode)) return of_folder(without_links(name), links);
   if (!S_ISREG(mode)) fail("{} is neither a folder nor a regular file", name.string());
   // Only the folder is resolved: other files and indexes know the file by this name.
-  return of_file(without_links(parent_of(name)), name.filename().string(), links);
+  return of_file(without_links(parent_of(name)), name.filename().string());
 }
 
 }  // namespace
 
 std::string_view name_of(Format format) {
-  constexpr std::array<std::string_view, 9> kNames = {"tar",      "megatron", "tfrecord", "lmdb", "hdf5",
-                                                      "recordio", "mds",      "npy",      "plain"};
+  constexpr std::array<std::string_view, 7> kNames = {"tar",  "megatron", "tfrecord", "lmdb",
+                                                      "hdf5", "recordio", "plain"};
   return kNames.at(static_cast<std::size_t>(format));
 }
 

@@ -18,9 +18,7 @@ enum class Format {
   lmdb,
   hdf5,
   recordio,  ///< dmlc's .rec, with or without .idx
-  mds,       ///< MosaicML's shards with index.json
-  npy,
-  plain,  ///< any other files
+  plain,     ///< any other files
 };
 
 /// "tar", "megatron", "tfrecord", …

@@ -11,8 +11,7 @@ void append(std::string& bytes, std::span<const T> table) {
   bytes.append(reinterpret_cast<const char*>(table.data()), table.size_bytes());
 }
 
-}  // namespace
-
+/// The header of an index with these counts.
 layout::Header make_header(int token_bytes, std::size_t kinds, std::size_t shards, std::size_t samples,
                            std::size_t parts, std::uint64_t string_bytes) {
   layout::Header header{};
@@ -30,6 +29,8 @@ layout::Header make_header(int token_bytes, std::size_t kinds, std::size_t shard
                       (shards + kinds + samples + 1) * sizeof(std::uint64_t) + string_bytes + sizeof(Digest);
   return header;
 }
+
+}  // namespace
 
 void IndexBuilder::begin_shard(std::string name) {
   shard_names_.push_back(std::move(name));

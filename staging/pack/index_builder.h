@@ -13,10 +13,6 @@
 
 namespace lockstep::pack {
 
-/// The header of an index with these counts.
-layout::Header make_header(int token_bytes, std::size_t kinds, std::size_t shards, std::size_t samples,
-                           std::size_t parts, std::uint64_t string_bytes);
-
 /// The calls follow the order of the data: begin_shard, then for each sample add_sample and add_part for each
 /// of its parts, then end_shard; at the end finish. Memory: about 48 bytes and the key for each sample.
 class IndexBuilder {

@@ -41,7 +41,6 @@ DatasetName split_dataset(const fs::path& source) {
 std::unique_ptr<Reader> open_file_of(const Contents& contents, const std::string& file,
                                      const std::string& dataset, const OpenOptions& options) {
   const auto ends_with = [&](std::string_view end) { return file.ends_with(end); };
-  const auto is_index_json = [&] { return file == "index.json" || ends_with("/index.json"); };
   switch (contents.format) {
     case Format::megatron:
       return ends_with(".idx") ? open_megatron(contents.folder, file) : nullptr;
@@ -49,16 +48,10 @@ std::unique_ptr<Reader> open_file_of(const Contents& contents, const std::string
       return open_tfrecord(contents.folder, file, options);
     case Format::recordio:
       return ends_with(".idx") ? nullptr : open_recordio(contents.folder, file, options);
-    case Format::npy:
-      return open_npy(contents.folder, file);
     case Format::lmdb:
       return open_lmdb(contents.folder, file);
     case Format::hdf5:
       return open_hdf5(contents.folder, file, dataset);
-    case Format::mds:
-      if (is_index_json())
-        return open_mds(contents.folder, file, contents.one_file ? contents.files.back() : "");
-      return nullptr;
     case Format::tar:
     case Format::plain:
       return nullptr;
@@ -69,10 +62,10 @@ std::unique_ptr<Reader> open_file_of(const Contents& contents, const std::string
 /// Whether a file of the source holds data; a readme beside the data does not.
 bool holds_data(const Contents& contents, const std::string& file) {
   if (contents.one_file) return true;
-  if (contents.format == Format::mds || contents.format == Format::megatron) return true;
+  if (contents.format == Format::megatron) return true;
   if (!is_of_format(contents.format, file)) return false;
   // Programs that write one file per worker leave empty files.
-  return contents.format == Format::npy || fs::file_size(contents.folder / file) > 0;
+  return fs::file_size(contents.folder / file) > 0;
 }
 
 /// Opens several files at a time: each may need round trips to a file server, and the first time a pass over the data.
@@ -116,18 +109,18 @@ void refuse_with_recipe(const fs::path& file) {
         "{}: convert Parquet with examples/recipes/text_to_tokens.py --dataset FOLDER, or images_to_tars.py FOLDER",
         file.string());
   }
+  if (file.extension() == ".npy") fail("{}: convert it with examples/recipes/from_npy.py", file.string());
+  if (file.extension() == ".mds")
+    fail("{}: convert MDS with examples/recipes/from_mds.py FOLDER", file.string());
   if (file.extension() == ".zip") {
-    fail(
-        "{}: unpack it (bsdtar -xf FILE -C FOLDER) and run lockstep-pack create FOLDER, or images for pictures",
-        file.string());
+    fail("{}: unpack it (bsdtar -xf FILE -C FOLDER) and run lockstep-pack create FOLDER", file.string());
   }
 }
 
 /// Throws the error for a source that is not packed data; locate() has most of the messages.
 [[noreturn]] void not_packed(const Contents& contents, const fs::path& source) {
   std::vector<std::string_view> formats;
-  for (const Format format :
-       {Format::npy, Format::hdf5, Format::lmdb, Format::recordio, Format::mds, Format::tfrecord}) {
+  for (const Format format : {Format::hdf5, Format::lmdb, Format::recordio, Format::tfrecord}) {
     if (std::any_of(contents.files.begin(), contents.files.end(),
                     [&](const std::string& file) { return is_of_format(format, file); }))
       formats.push_back(name_of(format));
@@ -135,8 +128,10 @@ void refuse_with_recipe(const fs::path& file) {
   if (formats.size() > 1)
     fail("{} holds files of several formats ({}): name one of the files", source.string(),
          fmt::join(formats, ", "));
-  if (contents.format == Format::plain && !contents.files.empty())
+  if (contents.format == Format::plain && !contents.files.empty()) {
     refuse_with_recipe(contents.folder / contents.files.front());
+    refuse_with_recipe(contents.folder / contents.files.back());  // MDS has an index.json in front
+  }
   locate(source);
   fail("not packed: {}", source.string());
 }

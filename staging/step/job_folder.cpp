@@ -67,7 +67,7 @@ SourceLinks SourceLinks::of(const std::string& source) {
 
 JobFolder::JobFolder(const fs::path& store, std::uint32_t job, FileSystem& system, std::uint32_t restart)
     : system_(system), folder_(store / "jobs" / folder_name(job, restart)) {
-  cache::make_own_folder(system_, store / "jobs");
+  (void)system_.make_folder(store / "jobs", 0700);
   while (!lock()) {
   }
   system_.make_folder(folder_ / "data", kOwn);
@@ -81,7 +81,7 @@ JobFolder::JobFolder(const fs::path& store, std::uint32_t job, FileSystem& syste
 // Returns false if the folder was renamed for removal during the wait for the lock.
 bool JobFolder::lock() {
   const fs::path file = folder_ / "lock";
-  cache::make_own_folder(system_, folder_);
+  (void)system_.make_folder(folder_, 0700);
   try {
     lock_ = system_.open(file, O_RDWR | O_CREAT | O_NOFOLLOW, 0600);
   } catch (const Error&) {

@@ -14,10 +14,8 @@ std::vector<std::string> changed_sources(const std::vector<PutResult>& staged,
       const std::string now =
           retry_source(kSourcePause, [&] { return source_version(look_at(resolve_source(result.source))); });
       if (now == result.version) continue;
-      // A job of an earlier release has no version there.
-      if (!result.version.empty())
-        say(fmt::format("{} changed after an earlier step of this job staged it: it is staged again",
-                        result.source));
+      say(fmt::format("{} changed after an earlier step of this job staged it: it is staged again",
+                      result.source));
       changed.push_back(result.source);
     } catch (const std::exception& error) {
       say(fmt::format("{}; the step uses the copy that an earlier step of this job has staged",

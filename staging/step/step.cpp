@@ -107,7 +107,7 @@ void add_step_verbs(Tool& tool) {
                       {{"fail", OnError::fail}, {"source", OnError::source}},
                       "fail: end the step; source: read from the source");
   step.add_option("--quota", call->put.limits.quota, "Bytes that the user may have in the store; 0: any");
-  step.add_option("--total", call->put.limits.total, "Bytes that all users may have on this node; 0: any");
+  step.add_option("--min-free", call->put.limits.min_free, "Bytes of the disk that a copy leaves free");
   step.add_option_function<int>(
           "--keep", [call](int seconds) { call->put.limits.keep = std::chrono::seconds(seconds); },
           "Seconds that an object stays after its last use")

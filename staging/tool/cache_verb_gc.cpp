@@ -16,7 +16,7 @@ namespace {
 
 struct GcArguments {
   std::string cache, config = "/etc/lockstep/lockstep.conf";
-  std::string quota, total, reserve, room;
+  std::string quota, total, reserve;
   int keep = -1;
   bool all = false;
   bool dry_run = false;
@@ -133,11 +133,7 @@ std::size_t print(const Tool& tool, const GcArguments& arguments, cache::NodeRep
   return node.problems.size();
 }
 
-void run_gc(const Tool& tool, GcArguments arguments) {
-  if (!arguments.room.empty()) {
-    tool.say("--room is now called --reserve; the old name still works");
-    arguments.reserve = arguments.room;
-  }
+void run_gc(const Tool& tool, const GcArguments& arguments) {
   const std::vector<spank::CacheLimits> caches = targets(arguments);
   if (caches.empty()) tool.say(arguments.config + " names no cache: nothing to do");
   std::size_t problems = 0;
@@ -167,7 +163,6 @@ void add_gc_verb(Tool& tool) {
   verb.add_option("--quota", arguments->quota, "Limit for each user, such as 500G; 0: no limit");
   verb.add_option("--total", arguments->total, "Limit for all stores together; 0: no limit");
   verb.add_option("--reserve", arguments->reserve, "Part of the total to leave free for the next jobs");
-  verb.add_option("--room", arguments->room)->group("");  // the old name of --reserve, not shown by --help
   verb.add_option("--keep", arguments->keep, "Seconds that an object stays after its last use; default: 600")
       ->check(CLI::Range(0, kMaxKeepSeconds));
   verb.add_flag("--dry-run", arguments->dry_run, "Only print what would be removed");

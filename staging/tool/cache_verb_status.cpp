@@ -7,7 +7,6 @@
 #include "common/leaf/text.h"
 #include "common/process.h"
 #include "common/units.h"
-#include "staging/cache/kernel_quota.h"
 #include "staging/tool/cache_verbs.h"
 
 namespace lockstep::transfer {
@@ -87,9 +86,6 @@ void print_text(const cache::NodeReport& node, const Sums& all, const StatusArgu
       "in use by jobs {}, being copied {}, used less than {} ago {}, could be freed {}; last used between {} and {}\n",
       format_bytes(all.in_use), format_bytes(all.copying), format_seconds(arguments.keep),
       format_bytes(all.recent), format_bytes(all.idle), format_time(all.oldest), format_time(all.newest));
-  const std::string enforced = cache::enforced_quotas(node.cache);
-  fmt::print("limits: quota and total bind lockstep-stage; the file system enforces {}\n",
-             enforced.empty() ? "none, so cp is not stopped" : enforced + " for every program");
   fmt::print("{:16} {:>8} {:>10} {:>10} {:>10} {:>10} {:>10} {:>5}  {}\n", "user", "objects", "holds",
              "in use", "copying", "recent", "idle", "jobs", "last use");
   for (const cache::StoreReport& store : node.stores) {
@@ -107,7 +103,6 @@ void print_json(const cache::NodeReport& node, const Sums& all, std::chrono::sec
   nlohmann::json value = to_json(all);
   value.update({{"cache", node.cache.string()}, {"free", node.free}, {"quota", quota}, {"total", total}});
   value["problems"] = node.problems;
-  value["enforced"] = cache::enforced_quotas(node.cache);
   value["users"] = nlohmann::json::array();
   for (const cache::StoreReport& store : node.stores) {
     Sums one;

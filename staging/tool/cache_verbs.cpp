@@ -101,7 +101,8 @@ void run_verify(const Tool& tool, const std::string& folder, int threads) {
 
 cache::Store existing_store(const std::string& folder, cache::StoreOptions options) {
   if (!fs::is_directory(fs::path(folder) / "objects")) {
-    if (fs::exists(fs::path(folder) / "claims") || fs::exists(fs::path(folder) / std::to_string(::geteuid())))
+    if (fs::exists(fs::path(folder) / "usage.json") ||
+        fs::exists(fs::path(folder) / std::to_string(::geteuid())))
       fail("{} holds the stores of all users: name one of them, or use gc --all", folder);
     fail("{} is not a cache; the first job or lockstep-stage put makes one", folder);
   }

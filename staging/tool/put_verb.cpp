@@ -31,7 +31,7 @@ struct PutArguments {
   std::vector<std::string> nodes;
   std::uint32_t node_id = 0;
   std::string key_file;
-  std::string quota, total, bandwidth;
+  std::string quota, min_free, bandwidth;
   int keep = -1;
   int call_timeout = 0;
   std::string shared;
@@ -88,7 +88,7 @@ void run_put(const Tool& tool, const PutArguments& arguments) {
   options.sizes.lanes = arguments.lanes;
   const auto size = [](const std::string& text) { return text.empty() ? 0 : parse_bytes(text); };
   options.limits.quota = size(arguments.quota);
-  options.limits.total = size(arguments.total);
+  options.limits.min_free = size(arguments.min_free);
   options.bandwidth = size(arguments.bandwidth);
   if (arguments.keep >= 0) options.limits.keep = std::chrono::seconds(arguments.keep);
   if (!arguments.shared.empty()) options.shared = std::filesystem::absolute(arguments.shared);
@@ -126,8 +126,8 @@ void add_put_verb(Tool& tool) {
   verb.add_option("--threads", arguments->threads, "Chunks to copy at a time, up to 32; 0: automatic")
       ->check(CLI::Range(0, 32));
   verb.add_option("--quota", arguments->quota, "Limit for the store, such as 100G; default: no limit");
-  verb.add_option("--total", arguments->total,
-                  "Limit for the stores of all users together; default: no limit");
+  verb.add_option("--min-free", arguments->min_free,
+                  "Space of the disk that a copy leaves free, such as 50G; default: none");
   verb.add_option("--keep", arguments->keep, "Seconds that an object stays after its last use; default: 600")
       ->check(CLI::Range(0, kMaxKeepSeconds));
   verb.add_option("--shared", arguments->shared, "A store to look into first");

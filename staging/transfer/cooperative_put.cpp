@@ -49,8 +49,7 @@ class Identities {
         check_readable(context);
         seen.manifests_[s] = look_at_source(context);
         identities[s] = identity_json(*seen.manifests_[s]);
-        // A job of an earlier release has no version there.
-        if (has_copy && !staged->second.empty() && staged->second != source_version(*seen.manifests_[s]))
+        if (has_copy && staged->second != source_version(*seen.manifests_[s]))
           context.tally.note("it changed after an earlier step of this job staged it: it is staged again");
       } catch (const Error& error) {
         if (!has_copy) throw;

@@ -1,32 +1,15 @@
 #!/usr/bin/env python3
-"""Makes photos smaller as programs with Pillow or OpenCV do, for bench_images. Prints {"seconds":…,"bytes":…}.
+"""Makes photos smaller as programs with OpenCV do, for bench_images. Prints {"seconds":…,"bytes":…}.
 
-  bench_images_peer.py pillow|pillow_draft|opencv|opencv_reduced PHOTOS OUT SIZE[,SIZE…] PROCESSES
+  bench_images_peer.py opencv|opencv_reduced PHOTOS OUT SIZE[,SIZE…] PROCESSES
 
-pillow_draft and opencv_reduced decode at a part of the size, as lockstep-pack does, which their users must ask for."""
+opencv_reduced decodes at a part of the size, as the recipe does, which users of OpenCV must ask for."""
 
-import io
 import json
 import multiprocessing
 import pathlib
 import sys
 import time
-
-
-def pillow(path, sizes, draft):
-    from PIL import Image
-
-    made = []
-    for size in sizes:
-        image = Image.open(path)
-        shorter = min(image.size)
-        to = tuple(round(side * size / shorter) for side in image.size)
-        if draft:  # twice the size, so that the filter has enough
-            image.draft("RGB", tuple(2 * side for side in to))
-        buffer = io.BytesIO()
-        image.convert("RGB").resize(to, Image.LANCZOS).save(buffer, "JPEG", quality=90)
-        made.append(buffer.getvalue())
-    return made
 
 
 def opencv(path, sizes, reduced):
@@ -52,8 +35,7 @@ def opencv(path, sizes, reduced):
 
 def make(job):
     name, path, sizes = job
-    return {"pillow": lambda: pillow(path, sizes, False), "pillow_draft": lambda: pillow(path, sizes, True),
-            "opencv": lambda: opencv(path, sizes, False), "opencv_reduced": lambda: opencv(path, sizes, True)}[name]()
+    return opencv(path, sizes, reduced=name == "opencv_reduced")
 
 
 def main():

@@ -2,17 +2,19 @@
 
 import array
 import random
+import tarfile
 
 import ranks as starting
 
-LENGTHS = starting.ROOT / "tests/data/lengths/azure_llm_conv_2023.txt"
+LENGTHS = starting.ROOT / "tests/data/lengths.tar.xz"
 HELDOUT = 4
 
 
 def lengths(count, longest):
     """Of so many requests of the list, drawn without replacement; a longer one is cut."""
-    with open(LENGTHS, encoding="utf-8") as file:
-        words = [word for line in file if not line.startswith("#") for word in line.split()]
+    with tarfile.open(LENGTHS) as lists:
+        lines = lists.extractfile("lengths/azure_llm_conv_2023.txt").read().decode().splitlines()
+    words = [word for line in lines if not line.startswith("#") for word in line.split()]
     found = [min(int(word), longest) for word in words]
     return random.Random(1).sample(found, count)
 

@@ -3,6 +3,7 @@
 
 Usage: plot.py [allreduce] [imbalance] [step_model]"""
 
+import io
 import json
 import pathlib
 import sys
@@ -26,13 +27,11 @@ def pyplot():
     """Returns matplotlib's pyplot with settings by which the same numbers give the same file."""
     import matplotlib
 
-    matplotlib.use("svg")
+    matplotlib.use("agg")
     from matplotlib import pyplot as plt
 
     plt.rcParams.update(
         {
-            "svg.fonttype": "none",
-            "svg.hashsalt": "lockstep",
             "font.family": "sans-serif",
             "font.size": 9,
             "axes.spines.top": False,
@@ -46,11 +45,13 @@ def pyplot():
 
 
 def save(figure, path):
-    figure.savefig(path, metadata={"Date": None}, facecolor="white")
-    # matplotlib ends lines with blanks.
-    path = pathlib.Path(path)
-    text = "\n".join(line.rstrip() for line in path.read_text(encoding="utf-8").splitlines())
-    path.write_text(text + "\n", encoding="utf-8")
+    """With a palette, so that a picture has at most 60 KB."""
+    from PIL import Image
+
+    drawn = io.BytesIO()
+    figure.savefig(drawn, dpi=130, facecolor="white")
+    picture = Image.open(drawn).convert("RGB").quantize(256, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
+    picture.save(path, optimize=True)
 
 
 CURVES = [
@@ -197,7 +198,7 @@ def main():
         "step_model": lambda: step_model(model),
     }
     for name in sys.argv[1:] or pictures:
-        save(pictures[name](), DOCS / f"images/{name}.svg")
+        save(pictures[name](), DOCS / f"images/{name}.png")
 
 
 main()

@@ -5,19 +5,15 @@ source "$(dirname "$0")/lib.sh"
 # shellcheck source=tests/cluster/plugin_lib.sh
 source "$(dirname "$0")/plugin_lib.sh"
 
-command -v faketime >/dev/null || fail "faketime is not installed"
 keep_configuration
 as_root cp /etc/slurm/plugstack.conf /run/plugstack.kept
 plugin=/mnt/lockstep/lib/lockstep/lockstep.so
-tool=/mnt/lockstep/bin/lockstep-doctor
 restore_plugstack() { as_root cp /run/plugstack.kept /etc/slurm/plugstack.conf; }
 mend() {
   restore_configuration
   restore_plugstack
   root_on_node n1 sh -c 'chmod 755 /mnt/local/lockstep; rmdir /run/lockstep/other; umount /run/small
     for f in /usr/lib/*/slurm-wlm/mpi_pmix_v*.so; do umount "$f"; done' 2>/dev/null
-  root_on_node n2 sh -c "umount $tool; ip rule del to 10.66.0.1 ipproto tcp dport 20000-20007 prohibit" 2>/dev/null
-  ! declare -F listener >/dev/null || root_on_node n1 kill "$(listener)" 2>/dev/null
   # A second umount would remove the node's own /dev/shm.
   [ -z "${small_shm:-}" ] || root_on_node n1 umount /dev/shm
   [ -z "${blas:-}" ] || as_root ln -sf "$blas" "$alternative"
@@ -56,7 +52,7 @@ for id in configuration plugin helpers group folders cache exporter munge slurmc
   assert_contains "$output" "n1: ok: $id: "
 done
 assert_exit 0 on_nodes lockstep-doctor --verbose
-for id in binding ports clocks versions; do assert_contains "$output" "n2: ok: $id: "; done
+assert_contains "$output" "n2: ok: binding: "
 
 test_case "--json prints one object for each node, with the fixed keys"
 assert_exit 0 on_nodes --output=doctor-%N.json lockstep-doctor --json
@@ -225,47 +221,11 @@ test_case "tasks have one core of many, or more threads than CPUs"
 finds warning binding "this task has one core" on_head salloc -Q -w n1 -n1 -c2 srun -n1 -c1 lockstep-doctor
 finds error threads "OMP_NUM_THREADS=64 for 1 task" on_head env OMP_NUM_THREADS=64 srun -Q -w n1 lockstep-doctor
 
-# replace_on_n2 SCRIPT: on n2 this script replaces lockstep-doctor; it may run the real one, $real.
-real=/run/real/lockstep-doctor
-replace_on_n2() {
-  root_on_node n2 sh -c "umount $tool 2>/dev/null; mkdir -p /run/real && cp $tool $real"
-  printf '#!/bin/sh\n%s\n' "$1" | root_on_node n2 tee /run/real/script >/dev/null
-  root_on_node n2 sh -c "chmod 755 /run/real/script && mount --bind /run/real/script $tool"
-}
-
-test_case "nodes have different versions of LibTorch"
-root_on_node n2 sh -c 'mkdir -p /run/real/lib && cp /bin/true /run/real/lib/libtorch_cpu.so.9.9 && ln -sf libtorch_cpu.so.9.9 /run/real/lib/libtorch_cpu.so'
-replace_on_n2 "LD_LIBRARY_PATH=/run/real/lib exec $real \"\$@\""
-finds error versions "LibTorch is 9.9 here and " on_nodes lockstep-doctor
-assert_contains "$output" "n1: healthy"
-
-test_case "the clocks of nodes are apart"
-replace_on_n2 "exec faketime -f +10s $real \"\$@\""
-finds warning clocks "the clock is 10.0 s ahead of n1's" on_nodes lockstep-doctor
-replace_on_n2 "exec faketime -f -90s $real \"\$@\""
-finds error clocks "the clock is 1 min 30 s behind n1's" on_nodes lockstep-doctor
-root_on_node n2 umount $tool
-
 test_case "a node has no address in the network of staged data"
 configure "peer_network = 203.0.113.0/24"
 finds error peer_network "no running interface has an address in 203.0.113.0/24" on_node n1 lockstep-doctor
 configure "peer_network = 203.0.113.0/24, 10.66.0.0/16"
 assert_contains "$(on_node n1 lockstep-doctor --verbose)" "other nodes reach this one at 10.66.0.1"
-restore_configuration
-
-test_case "a firewall is between the nodes, or all ports are in use"
-configure "ports = 20000-20007"
-assert_exit 0 on_nodes lockstep-doctor
-root_on_node n2 ip rule add to 10.66.0.1 ipproto tcp dport 20000-20007 prohibit
-finds error ports "cannot reach n1 at port 2000" on_nodes lockstep-doctor
-assert_contains "$output" "n1: error: ports: n2 did not connect to this node"
-root_on_node n2 ip rule del to 10.66.0.1 ipproto tcp dport 20000-20007 prohibit
-configure "ports = 20000-20000"
-root_on_node n1 python3 -c 'import socket, time; s = socket.create_server(("0.0.0.0", 20000)); time.sleep(1000)' &
-listener() { root_on_node n1 ss -ltnpH 'sport = :20000' | sed -n 's/.*pid=\([0-9]*\),.*/\1/p' | grep .; }
-assert_within 10 listener
-finds error ports "cannot listen on a port from 20000 to 20000" on_nodes lockstep-doctor
-root_on_node n1 kill "$(listener)"
 restore_configuration
 
 assert_all_idle

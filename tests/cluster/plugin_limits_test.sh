@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The node's total over the jobs of several users.
+# Limits over the jobs of several users: the space that copies leave free, and the total to which gc evicts.
 # shellcheck source=tests/cluster/lib.sh
 source "$(dirname "$0")/lib.sh"
 # shellcheck source=tests/cluster/plugin_lib.sh
@@ -21,14 +21,13 @@ refused_bob() {
   assert_lacks "$output" "started"
 }
 
-test_case "over the node's total the second user's job ends with one line about the use of the cache"
-configure "total = 6M" "keep = 0"
+test_case "a job that would leave less than min_free ends with one line about the disk of the cache"
 job=$(submit_there -w n1 -n1 --stage=first --wrap 'touch up; until [ -e stop ]; do sleep 0.1; done; cat $LOCKSTEP_DATA/first/*.tar | sha256sum')
 assert_within 30 test -e "$shared/plugin_test/up"
+configure "min_free = 9000T" "keep = 0"
 refused_bob second
 assert_contains "$output" "lockstep: n1: "
-assert_contains "$output" "this node's caches may hold 6.00 MiB together"
-assert_contains "$output" "other users"
+assert_contains "$output" "of it must stay free"
 assert_equal "" "$(drained)" "nodes that are drained or down"
 
 test_case "with --stage-on-error=source the second user's job reads from the source instead"
@@ -39,9 +38,9 @@ touch "$shared/plugin_test/stop"
 await_job "$job"
 assert_contains "$(job_output "$job")" "$(cat "$shared"/plugin_test/first/*.tar | sha256sum)"
 
-test_case "root's gc evicts a user's idle data for another user; jobs do not"
-refused_bob second
+test_case "root's gc evicts a user's idle data; jobs of another user do not"
 assert_equal 1 "$(objects_of 6001)" "objects of alice"
+configure "keep = 0"
 root_on_node n1 lockstep-stage gc --all --cache /mnt/local/lockstep --total 6M --reserve 5M --keep 0 >/dev/null || fail "gc failed"
 assert_equal 0 "$(objects_of 6001)" "objects of alice"
 output=$(as_bob srun -w n1 -n1 --stage=$packs/second echo started 2>&1)

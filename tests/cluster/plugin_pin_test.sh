@@ -60,20 +60,6 @@ assert_equal "0 [0]" "$output"
 output=$(on_head srun -w n1 -n1 --pin=auto,mem=off sh -c 'echo "[$LOCKSTEP_NUMA]"')
 assert_equal "[]" "$output"
 
-test_case "inside a task, lockstep-pin show prints the memory policy that the kernel has"
-# Packages install the program in a folder of the PATH, the embedded cluster in one that the job adds.
-show='PATH=$PATH:/mnt/lockstep/bin lockstep-pin show $$'
-# policy OPTION: the policies with memory, as the program prints them.
-policy() {
-  on_head srun -w n1 -n1 "$@" sh -c "$show --json" |
-    python3 -c 'import json, sys; print(*json.load(sys.stdin)["policy_bytes"])'
-}
-assert_equal "interleave:0" "$(policy --pin=auto,mem=interleave)"
-assert_equal "default" "$(policy --pin=auto)"
-assert_equal "default" "$(policy)"
-output=$(on_head srun -w n1 -n1 --pin=auto,mem=interleave sh -c "$show")
-assert_contains "$output" " under the memory policy interleave:0"
-
 test_case "worker CPUs are in the mask but not among the compute CPUs"
 output=$(on_head srun -w n1 -N1 -n1 --cpus-per-task="$cpus" --pin=auto,workers=1 bash -c "$look")
 assert_equal "0-$((cpus - 1))" "$(column 2 "$output")" "the mask"

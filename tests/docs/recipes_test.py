@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """The recipes of examples/recipes make packs with exactly the tokens and images of their input, which the real packages
-tokenizers, datasets and pillow write and read here. Exits with 77 if these packages are missing (tests/docs/packages.sh).
+tokenizers, datasets, pillow, numpy and mosaicml-streaming write and read here. Exits with 77 if these packages are missing (tests/docs/packages.sh).
 
 Usage: recipes_test.py --pack LOCKSTEP_PACK
 """
@@ -21,7 +21,9 @@ if PYTHON and sys.executable != PYTHON:
     os.execv(PYTHON, [PYTHON, *sys.argv])
 try:
     import datasets
+    import numpy
     import PIL.Image
+    import streaming_alone
     import tokenizers
 except ImportError as error:
     print(f"skipped: {error}", file=sys.stderr)
@@ -142,6 +144,94 @@ def check_images(folder):
     assert PIL.Image.open(io.BytesIO(got)).size == (16, 16)
 
 
+def part(pack, number, kind):
+    return subprocess.run([PACK, "cat", pack, "--sample", str(number), "--kind", kind], capture_output=True, check=True).stdout
+
+
+def check_resized(folder):
+    """A gradient from black at the left to white at the right, whose camera was held upright, and a square PNG."""
+    photos = pathlib.Path(folder, "photos")
+    (photos / "b").mkdir(parents=True)
+    wide = PIL.Image.linear_gradient("L").rotate(90).resize((600, 400)).convert("RGB")
+    turned = PIL.Image.Exif()
+    turned[274] = 6  # orientation: turn a quarter clockwise
+    wide.save(photos / "a.jpeg", quality=95, exif=turned)
+    PIL.Image.new("RGBA", (100, 100), (200, 0, 0, 255)).save(photos / "b/c.png")
+    for name, label in (("a", "7"), ("b/c", "8")):
+        (photos / f"{name}.cls").write_text(label)
+    out = f"{folder}/resized"
+    recipe("resize_images.py", photos, "--resize", "64,32", "--crop", "24", "--out", out, "--workers", "2")
+    recipe("resize_images.py", photos, "--resize", "64", "--orientation", "keep", "--format", "PNG", "--out", out)
+    for pack in (out, f"{out}-64", f"{out}-32"):
+        run(PACK, "index", pack)
+        run(PACK, "verify", pack)
+        assert [part(pack, number, "cls") for number in range(2)] == [b"7", b"8"]
+    for side in (64, 32):
+        picture = PIL.Image.open(io.BytesIO(part(f"{out}-{side}", 0, "jpg")))
+        assert picture.size == (24, 24) and picture.format == "JPEG" and not picture.getexif()
+        # The gradient runs down now, and the crop is its middle.
+        shown = numpy.asarray(picture.convert("L"), dtype=int)
+        step = 255 * 24 / (side * 1.5)
+        assert numpy.ptp(shown.mean(axis=1)) > step / 2 and numpy.ptp(shown.mean(axis=0)) < 6, shown
+    kept = PIL.Image.open(io.BytesIO(part(out, 0, "png")))
+    assert kept.size == (96, 64) and kept.getexif()[274] == 6
+    shown = numpy.asarray(kept.convert("L"), dtype=int)
+    assert numpy.abs(shown[32] - numpy.asarray(wide.resize((96, 64)).convert("L"), dtype=int)[32]).max() < 8
+    assert PIL.Image.open(io.BytesIO(part(out, 1, "png"))).getpixel((5, 5)) == (200, 0, 0)
+
+    recipe("resize_images.py", f"{out}-64", "--resize", "16", "--out", f"{folder}/again")  # from tar shards
+    run(PACK, "index", f"{folder}/again")
+    assert PIL.Image.open(io.BytesIO(part(f"{folder}/again", 1, "jpg"))).size == (16, 16)
+
+    (photos / "a.jpeg").write_bytes((photos / "a.jpeg").read_bytes()[:2000])
+    recipe("resize_images.py", photos, "--resize", "8", "--out", f"{folder}/no", fails_with="a.jpeg: image file is truncated")
+    PIL.Image.new("L", (8, 8)).save(photos / "a.mask.png")
+    recipe("resize_images.py", photos, "--resize", "8", "--out", f"{folder}/nor", fails_with="a: --kind must name one picture")
+
+
+def check_npy(folder):
+    rows = numpy.arange(12, dtype="<u2").reshape(3, 4)
+    numpy.save(f"{folder}/rows.npy", rows)
+    numpy.save(f"{folder}/one.npy", numpy.array([70000, 1, 2], dtype=">i4"))
+    recipe("from_npy.py", f"{folder}/rows.npy", f"{folder}/one.npy", "--out", f"{folder}/npy")
+    run(PACK, "convert", f"{folder}/npy", "--out", f"{folder}/npy_pack")
+    assert tokens_of(f"{folder}/npy_pack", 4) == [*rows.tolist(), [70000, 1, 2]]
+    pictures = numpy.asfortranarray(numpy.arange(2 * 4 * 3 * 3, dtype="uint8").reshape(2, 4, 3, 3))
+    numpy.save(f"{folder}/pictures.npy", pictures)
+    recipe("from_npy.py", f"{folder}/pictures.npy", "--out", f"{folder}/pictures")
+    run(PACK, "index", f"{folder}/pictures")
+    assert [part(f"{folder}/pictures", number, "raw") for number in range(2)] == [picture.tobytes() for picture in pictures]
+    numpy.save(f"{folder}/negative.npy", numpy.array([1, -1]))
+    recipe("from_npy.py", f"{folder}/negative.npy", "--out", f"{folder}/no", fails_with="a token is negative")
+
+
+def check_mds(folder):
+    def from_mds(*arguments):
+        return run(sys.executable, pathlib.Path(__file__).with_name("streaming_alone.py"), RECIPES / "from_mds.py", *arguments)
+
+    streaming_alone.load()
+    from streaming.base.format.mds.writer import MDSWriter
+
+    samples = [{"image": bytes([number]) * 50, "label": number * 3, "text": f"text {number} ü"} for number in range(7)]
+    with MDSWriter(out=f"{folder}/mds", columns={"image": "bytes", "label": "int", "text": "str"}, size_limit=200) as out:
+        for sample in samples:
+            out.write(sample)
+    assert len(list(pathlib.Path(folder, "mds").glob("*.mds"))) > 1
+    from_mds(f"{folder}/mds", "--name", "image=jpg", "--name", "label=cls", "--out", f"{folder}/mds_tars")
+    run(PACK, "index", f"{folder}/mds_tars")
+    for number, sample in enumerate(samples):
+        found = [part(f"{folder}/mds_tars", number, kind) for kind in ("jpg", "cls", "text")]
+        assert found == [sample["image"], str(sample["label"]).encode(), sample["text"].encode()]
+
+    tokens = numpy.arange(24, dtype="uint16").reshape(3, 8)
+    with MDSWriter(out=f"{folder}/mds_tokens", columns={"tokens": "ndarray:uint16:8"}) as out:
+        for row in tokens:
+            out.write({"tokens": row})
+    from_mds(f"{folder}/mds_tokens", "--out", f"{folder}/mds_corpus")
+    run(PACK, "convert", f"{folder}/mds_corpus", "--out", f"{folder}/mds_pack")
+    assert tokens_of(f"{folder}/mds_pack", 3) == tokens.tolist()
+
+
 def main():
     global PACK
     parser = argparse.ArgumentParser()
@@ -149,7 +239,7 @@ def main():
     PACK = parser.parse_args().pack
     with tempfile.TemporaryDirectory() as folder:
         os.environ["HF_HOME"] = f"{folder}/cache"
-        for check in (check_tokens, check_large_vocabulary, check_images):
+        for check in (check_tokens, check_large_vocabulary, check_images, check_resized, check_npy, check_mds):
             check(folder)
 
 

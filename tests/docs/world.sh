@@ -26,8 +26,6 @@ cp -r imagenet-tfrecord shared/imagenet-tfrecord
 cp "$LOCKSTEP_SOURCE/tests/data/formats/hdf5/several.h5" train.h5
 cp -r shared/data/tokens x/pack
 cp -r shared/data/tokens x/more
-mkdir photos
-cp "$LOCKSTEP_SOURCE/docs/images/report.png" photos
 
 {
   echo length

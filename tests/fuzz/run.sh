@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds the fuzzers (preset fuzz) and lets each search for inputs that break its parser. Inputs that take a new path
 # through the code are kept in build/fuzz/found/NAME. With --keep, the smallest set of inputs that takes all known paths
-# replaces tests/fuzz/corpus/NAME. Exits 77 if there is no clang with libFuzzer.
+# replaces that of NAME in tests/fuzz/corpus.tar.xz. Exits 77 if there is no clang with libFuzzer.
 # Usage: run.sh [--keep] [SECONDS [NAME...]]      SECONDS for each fuzzer, by default 20; the target `nightly` uses 600
 # Up to 20 seconds the search is the same each time, so that a test fails because of a change and not by chance.
 set -euo pipefail
@@ -37,11 +37,13 @@ if [ ${#names[@]} -eq 0 ]; then
   done
 fi
 
+rm -rf build/fuzz/corpus
+cmake -E chdir build/fuzz cmake -E tar xf "$PWD/tests/fuzz/corpus.tar.xz"
 export ASAN_OPTIONS=detect_leaks=1:allocator_may_return_null=0
 # Runs one fuzzer. Its output is in $probe/NAME.output; if it fails, $probe/NAME.failed exists.
 fuzz() {
-  local name=$1 found=build/fuzz/found/$1 corpus=tests/fuzz/corpus/$1
-  mkdir -p "$found" "build/fuzz/crashes/$name"
+  local name=$1 found=build/fuzz/found/$1 corpus=build/fuzz/corpus/$1
+  mkdir -p "$found" "$corpus" "build/fuzz/crashes/$name"
   if ! nice build/fuzz/bin/"fuzz_$name" -seed="$seed" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=1024 -max_len=65536 \
       -artifact_prefix="build/fuzz/crashes/$name/" -print_final_stats=1 "$found" "$corpus" >"$probe/$name" 2>&1; then
     touch "$probe/$name.failed"
@@ -79,4 +81,5 @@ for name in "${names[@]}"; do
     cat "$probe/$name.output"
   fi
 done
+[ $keep = no ] || cmake -E chdir build/fuzz cmake -E tar cJf "$PWD/tests/fuzz/corpus.tar.xz" corpus
 exit $status

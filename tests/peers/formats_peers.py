@@ -1,7 +1,7 @@
 """Imports the readers and writers of the formats' own packages, and as little else of these packages as possible.
 
-Python must find the packages (PYTHONPATH): h5py, lmdb, tfrecord with protobuf and crc32c, mosaicml-streaming,
-megatron-core, mxnet. Their other imports (cloud clients, training) are replaced by empty modules.
+Python must find the packages (PYTHONPATH): h5py, lmdb, tfrecord with protobuf and crc32c, megatron-core, mxnet. Their
+other imports (training) are replaced by empty modules.
 """
 
 import importlib
@@ -39,40 +39,6 @@ def megatron_indexed_dataset():
     bare_package("megatron.core")
     module("megatron.core.utils", log_single_rank=lambda *args, **kwargs: None)
     return importlib.import_module("megatron.core.datasets.indexed_dataset")
-
-
-def mds():
-    """MDSWriter and the MDSReader of mosaicml-streaming."""
-    bare_package("streaming")
-    bare_package("streaming.base")
-    bare_package("streaming.base.format")
-    for name in ("brotli", "snappy", "zstd"):
-        module(name)
-    module("xxhash", algorithms_available=[])
-
-    class Local:
-        """Replaces the uploader: the files stay in the local folder."""
-
-        def __init__(self, out):
-            self.local = out
-            self.remote = None
-
-        def upload_file(self, name):
-            pass
-
-        @staticmethod
-        def get(out, *args, **kwargs):
-            import os
-
-            os.makedirs(out, exist_ok=True)
-            return Local(out)
-
-    module("streaming.base.storage.upload", CloudUploader=Local)
-    module("streaming.base.storage", __path__=[])
-    module("streaming.base.util", bytes_to_int=int)
-    module("streaming.base.array", Array=type("Array", (), {"size": 0}))
-    writer = importlib.import_module("streaming.base.format.mds.writer")
-    return writer.MDSWriter
 
 
 def recordio():

@@ -22,40 +22,11 @@ def payload(i: int, length: int) -> bytes:
     return bytes((i * 31 + j * 7) % 251 for j in range(length))
 
 
-def expect(source: str, tokens: str, samples, keys=None, view=True, parts=None) -> None:
+def expect(source: str, tokens: str, samples, keys=None, view=True) -> None:
     entry = {"source": source, "tokens": tokens, "samples": [sample.hex() for sample in samples], "view": view}
     if keys is not None:
         entry["keys"] = [key.decode() for key in keys]
-    if parts is not None:
-        entry["parts"] = parts
     EXPECTED.append(entry)
-
-
-def write_npy(folder: pathlib.Path) -> None:
-    folder.mkdir()
-    rows = np.arange(5 * 7, dtype=np.uint16).reshape(5, 7)
-    np.save(folder / "u2_rows.npy", rows)
-    expect("npy/u2_rows.npy", "u16", [row.tobytes() for row in rows])
-    one = np.arange(100, 160, dtype=np.int32)
-    np.save(folder / "i4_one_document.npy", one)
-    expect("npy/i4_one_document.npy", "i32", [one.tobytes()])
-    pictures = np.arange(4 * 3 * 5, dtype=np.float32).reshape(4, 3, 5)
-    np.save(folder / "f4_pictures.npy", pictures)
-    expect("npy/f4_pictures.npy", "none", [picture.tobytes() for picture in pictures])
-    texts = np.array([b"one", b"three", b"fifteen"])
-    np.save(folder / "s_texts.npy", texts)
-    expect("npy/s_texts.npy", "none", [text.ljust(7, b"\0") for text in texts])
-    for version in ((2, 0), (3, 0)):
-        with open(folder / f"version_{version[0]}.npy", "wb") as file:
-            numbers = np.arange(6, dtype=np.int64).reshape(3, 2) + version[0]
-            np.lib.format.write_array(file, numbers, version=version)
-        expect(f"npy/version_{version[0]}.npy", "i64", [row.tobytes() for row in numbers])
-    refused = folder.parent / "npy_refused"
-    refused.mkdir()
-    np.save(refused / "fortran.npy", np.asfortranarray(rows))
-    np.save(refused / "big_endian.npy", rows.astype(">u2"))
-    np.save(refused / "objects.npy", np.array([{"a": 1}, None], dtype=object), allow_pickle=True)
-    np.save(refused / "records.npy", np.zeros(3, dtype=[("a", "<i4"), ("b", "<f4")]))
 
 
 def write_megatron(folder: pathlib.Path) -> None:
@@ -164,34 +135,15 @@ def write_recordio(folder: pathlib.Path) -> None:
     expect("recordio/train.rec", "none", samples, keys=[str(100 + i).encode() for i in range(len(samples))], view=False)
 
 
-def write_mds(folder: pathlib.Path) -> None:
-    writer = formats_peers.mds()
-    columns = {"image": "bytes", "label": "int", "text": "str"}
-    samples = [{"image": payload(i, 10 + i), "label": i, "text": "t" * i} for i in range(6)]
-    with writer(columns=columns, out=str(folder / "columns"), hashes=["sha1"], size_limit=330) as out:
-        for sample in samples:
-            out.write(sample)
-    parts = [[["image", s["image"].hex()], ["label", struct.pack("<q", s["label"]).hex()], ["text", s["text"].encode().hex()]]
-             for s in samples]
-    expect("mds/columns", "none", [s["image"] for s in samples], parts=parts)
-    tokens = np.arange(3 * 8, dtype=np.uint16).reshape(3, 8)
-    with writer(columns={"tokens": "ndarray:uint16:8"}, out=str(folder / "tokens"), hashes=["sha1"]) as out:
-        for row in tokens:
-            out.write({"tokens": row})
-    expect("mds/tokens", "u16", [row.tobytes() for row in tokens])
-
-
 def main() -> int:
     folder = pathlib.Path(sys.argv[1])
     readme = (folder / "README.md").read_text() if (folder / "README.md").exists() else None
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    write_npy(folder / "npy")
     write_megatron(folder / "megatron")
     write_tfrecord(folder / "tfrecord")
     write_lmdb(folder / "lmdb")
     write_hdf5(folder / "hdf5")
-    write_mds(folder / "mds")
     write_recordio(folder / "recordio")
     (folder / "expected.json").write_text(json.dumps(EXPECTED, indent=1) + "\n")
     if readme is not None:

@@ -82,12 +82,6 @@ def main():
         compare("created", expected, theirs(pack))
         lockstep_pack(arguments, "convert", pack, "--out", again, "--shard-size", "20K")
         compare("sharded again", expected, theirs(again))
-        pathlib.Path(source, "zz.txt").write_bytes(b"more")
-        subprocess.run(
-            [os.path.abspath(arguments.lockstep_pack), "append", pack, "-"], input="zz.txt\n", text=True, check=True, cwd=source,
-            stdout=subprocess.DEVNULL,
-        )
-        compare("appended", [*expected, ("zz", {"txt": b"more"})], theirs(pack))
 
 
 main()

@@ -158,14 +158,6 @@ void find_options_of_batch(spank_t spank) {
   }
 }
 
-// Makes the user's file of claims, which keeps all stores together below the node's total. Root makes it, so that no
-// user can take another user's name.
-void make_claim(const Folder& stores, uid_t uid) {
-  const Folder claims = stores.own("claims", 0, 0, 0755);
-  claims.own_file("lock", 0, 0644);
-  claims.own_file(std::to_string(uid), uid, 0644);
-}
-
 void make_store(PreparedStep& step, gid_t gid) {
   const std::string folder = tier_folder(invocation().config, step.settings);
   if (folder.empty()) {
@@ -178,7 +170,6 @@ void make_store(PreparedStep& step, gid_t gid) {
     const bool disk = step.settings.tier == "disk";
     const Folder stores = Folder::open_cache(folder, disk && invocation().config.must_be_mount);
     stores.own(std::to_string(step.step.uid), step.step.uid, gid, 0700);
-    if (disk && invocation().config.total > 0) make_claim(stores, step.step.uid);
   } catch (const Error& error) {
     step.step.problem = error.what();
   }

@@ -154,6 +154,7 @@ constexpr std::array kKeys{
     Key{"cache", [](const Line& line, Config& config) { config.cache = line.folder(); }},
     Key{"cache_must_be_mount", [](const Line& line, Config& config) { config.must_be_mount = line.yes(); }},
     Key{"reserve", [](const Line& line, Config& config) { config.reserve = line.size(); }},
+    Key{"min_free", [](const Line& line, Config& config) { config.min_free = line.size(); }},
     Key{"total", [](const Line& line, Config& config) { config.total = line.size(); }},
     Key{"quota", [](const Line& line, Config& config) { config.quota = line.size(); }},
     Key{"keep", [](const Line& line, Config& config) { config.keep = line.integer(line.value, 0, kYear); }},

@@ -21,10 +21,11 @@ template <typename T>
 using PerOption = std::array<T, kOptions>;
 
 struct Config {
-  std::string cache;        ///< folder of the users' stores on the nodes
-  std::uint64_t total = 0;  ///< limit in bytes for all users' data on a node; 0: none
-  std::uint64_t quota = 0;  ///< limit in bytes for a user's data on a node; 0: none
-  std::uint64_t ram = 0;    ///< the same in the RAM tier; 0: there is no such tier
+  std::string cache;           ///< folder of the users' stores on the nodes
+  std::uint64_t total = 0;     ///< bytes of all users' data on a node that gc leaves; 0: no limit
+  std::uint64_t min_free = 0;  ///< bytes of the cache's disk that copies leave free
+  std::uint64_t quota = 0;     ///< limit in bytes for a user's data on a node; 0: none
+  std::uint64_t ram = 0;       ///< the same in the RAM tier; 0: there is no such tier
   std::string ram_cache = "/dev/shm/lockstep";
   std::string shared;  ///< the store that the administrator fills, or ""
   std::uint64_t source_bandwidth =

@@ -228,21 +228,6 @@ Folder Folder::own(const std::string& name, uid_t uid, gid_t gid, mode_t mode) c
   return folder;
 }
 
-void Folder::own_file(const std::string& name, uid_t uid, mode_t mode) const {
-  const std::string path = path_ + "/" + name;
-  const UniqueFd file(
-      ::openat(fd(), name.c_str(), O_WRONLY | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0600));
-  if (!file) refuse("make", path);
-  struct stat about {};
-  if (::fstat(file.get(), &about) != 0 || !S_ISREG(about.st_mode)) {
-    throw Error("cannot make " + path + ": the name exists and is not a regular file");
-  }
-  if (about.st_uid != uid && ::fchown(file.get(), uid, static_cast<gid_t>(-1)) != 0) {
-    refuse("change the owner of", path);
-  }
-  if (::fchmod(file.get(), mode) != 0) refuse("set the mode of", path);
-}
-
 std::vector<std::string> Folder::names() const {
   return entries(fd());
 }

@@ -37,9 +37,6 @@ class Folder {
   /// something else or another user's.
   Folder own(const std::string& name, uid_t uid, gid_t gid, mode_t mode) const;
 
-  /// Makes (or finds) a file in this one that belongs to uid with this mode: for a folder that is root's.
-  void own_file(const std::string& name, uid_t uid, mode_t mode) const;
-
   /// Makes (or finds) a file in this one that belongs to the calling user, and takes a shared lock on it (flock), which the
   /// kernel frees with the last process that has the file open. A process that checks the lock takes it exclusively for a
   /// moment, and may remove or rename the file then: the lock is that of the file with this name.

@@ -98,7 +98,7 @@ std::vector<std::string> step_arguments(const StepOnNode& step, const Config& co
   add("--on-error", settings.on_error);
   add("--verify", settings.verify);
   add_size("--quota", ram ? config.ram : config.quota);
-  if (!ram) add_size("--total", config.total);
+  if (!ram) add_size("--min-free", config.min_free);
   add("--keep", std::to_string(config.keep));
   add("--shared", config.shared);
   add("--lease", step.lease);

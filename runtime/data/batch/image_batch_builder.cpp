@@ -137,7 +137,7 @@ void ImageBatchBuilder::look_at_size(ImageSize decoded, std::span<const std::byt
   if (++looked_at_ != kLookAtImages || too_large_ < kLookAtImages * 3 / 4) return;
   fmt::print(
       stderr,
-      "lockstep: the workers decode images of {} x {} pixels for batches of {} x {}: set ImageOptions::decode_at_least = {{{}, {}}} if the transform needs no more, or make the images smaller once (lockstep-pack images)\n",
+      "lockstep: the workers decode images of {} x {} pixels for batches of {} x {}: set ImageOptions::decode_at_least = {{{}, {}}} if the transform needs no more, or make the images smaller once (examples/recipes/resize_images.py)\n",
       decoded.height, decoded.width, images.size.height, images.size.width, twice.height, twice.width);
 }
 

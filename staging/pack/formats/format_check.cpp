@@ -3,9 +3,7 @@
 #include "common/error.h"
 #include "staging/pack/formats/hdf5_file.h"
 #include "staging/pack/formats/lmdb_tree.h"
-#include "staging/pack/formats/mds_index.h"
 #include "staging/pack/formats/megatron_index.h"
-#include "staging/pack/formats/npy_header.h"
 #include "staging/pack/index.h"
 #include "staging/pack/locate.h"
 
@@ -25,26 +23,10 @@ void check_pack(const fs::path& folder, const Contents& contents) {
   }
 }
 
-/// Checks the shards of each index.json, or the one shard that the user named.
-void check_mds(const fs::path& folder, const Contents& contents) {
-  for (const std::string& file : contents.files) {
-    if (fs::path(file).filename() != "index.json") continue;
-    for (const MdsShard& shard : load_mds_index(folder / file)) {
-      if (contents.one_file && shard.raw.name != contents.files.back() &&
-          shard.compressed.name != contents.files.back())
-        continue;
-      check_mds_shard(folder / file, shard);
-    }
-  }
-}
-
 void check_file(Format format, const fs::path& file) {
   switch (format) {
     case Format::megatron:
       if (file.extension() == ".idx") check_megatron_data(MegatronIndex::load(file));
-      return;
-    case Format::npy:
-      if (is_of_format(format, file.native())) check_npy(file);
       return;
     case Format::lmdb:
       if (is_of_format(format, file.native())) check_lmdb(file);
@@ -60,7 +42,6 @@ void check_file(Format format, const fs::path& file) {
 }  // namespace
 
 void check_complete(const fs::path& folder, const Contents& contents) {
-  if (contents.format == Format::mds) return check_mds(folder, contents);
   if (contents.format == Format::tar) return check_pack(folder, contents);
   for (const std::string& file : contents.files) check_file(contents.format, folder / file);
 }

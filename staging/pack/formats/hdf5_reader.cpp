@@ -8,7 +8,6 @@
 #include "staging/pack/formats/format_readers.h"
 #include "staging/pack/formats/hdf5_file.h"
 #include "staging/pack/formats/hdf5_library.h"
-#include "staging/pack/formats/npy_header.h"
 #include "staging/pack/formats/rows_reader.h"
 
 namespace lockstep::pack {
@@ -129,7 +128,19 @@ void refuse_bits(hid_t type, const std::string& name) {
 }
 
 TokenType number_type(hid_t type) {
-  return integer_type(H5Tget_sign(type) == H5T_SGN_2, H5Tget_size(type));
+  const bool is_signed = H5Tget_sign(type) == H5T_SGN_2;
+  switch (H5Tget_size(type)) {
+    case 1:
+      return is_signed ? TokenType::i8 : TokenType::u8;
+    case 2:
+      return is_signed ? TokenType::i16 : TokenType::u16;
+    case 4:
+      return is_signed ? TokenType::i32 : TokenType::u32;
+    case 8:
+      return is_signed ? TokenType::i64 : TokenType::u64;
+    default:
+      return TokenType::none;
+  }
 }
 
 /// Refuses big-endian numbers, since this library reads the bytes unchanged.

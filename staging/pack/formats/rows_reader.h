@@ -3,12 +3,26 @@
 // Threads: as Reader.
 #pragma once
 
+#include <cstdint>
 #include <string>
+#include <vector>
 
 #include "staging/pack/formats/extent_reader.h"
-#include "staging/pack/formats/npy_header.h"
 
 namespace lockstep::pack {
+
+/// The samples of an array are its rows along the first axis. An array with one axis is one sample.
+struct Rows {
+  std::uint64_t rows = 1;
+  std::uint64_t row_bytes = 0;
+};
+
+/// Throws Error if there are no rows, or if they are empty.
+Rows rows_of(const std::vector<std::uint64_t>& shape, std::uint64_t item_bytes, const std::string& name);
+
+/// The type of a row's tokens. Integers in an array of one or two axes are tokens; images and measurements
+/// are not.
+TokenType tokens_of(TokenType type, std::size_t axes);
 
 class RowsReader : public ExtentReader {
  public:

@@ -12,9 +12,7 @@
 #include <algorithm>
 #include <array>
 #include <csetjmp>
-#include <cstdlib>
 #include <cstring>
-#include <memory>
 
 #include "common/error.h"
 
@@ -29,15 +27,13 @@ bool begins_with(std::span<const std::byte> packed, const std::array<unsigned ch
   return packed.size() >= N && std::memcmp(packed.data(), magic.data(), N) == 0;
 }
 
-std::size_t bytes_of(PixelSize size, std::size_t channels = kColours) {
-  return size.height * size.width * channels;
+std::size_t bytes_of(PixelSize size) {
+  return size.height * size.width * kColours;
 }
 
-void check_size(PixelSize size, std::size_t channels, std::size_t bytes) {
-  if (bytes != bytes_of(size, channels)) {
-    fail("an image of {} x {} needs {} bytes, not {}", size.height, size.width, bytes_of(size, channels),
-         bytes);
-  }
+void check_size(PixelSize size, std::size_t bytes) {
+  if (bytes != bytes_of(size))
+    fail("an image of {} x {} needs {} bytes, not {}", size.height, size.width, bytes_of(size), bytes);
 }
 
 /// libpng's simplified interface. It stores its error in the struct.
@@ -138,41 +134,7 @@ PixelSize jpeg(std::span<const std::byte> packed, std::span<std::uint8_t> pixels
   return size;
 }
 
-/// Returns false on failure, with errors.message set; otherwise the caller frees `memory`.
-bool write_jpeg(std::span<const std::uint8_t> pixels, PixelSize size, std::size_t channels, int quality,
-                unsigned char*& memory, unsigned long& bytes,
-                JpegErrors& errors) {  // NOLINT(google-runtime-int)
-  jpeg_compress_struct jpeg{};
-  jpeg.err = jpeg_std_error(&errors.manager);
-  errors.manager.error_exit = &JpegErrors::exit;
-  if (setjmp(errors.on_error) != 0) {  // NOLINT(cert-err52-cpp): libjpeg requires it
-    jpeg_destroy_compress(&jpeg);
-    return false;
-  }
-  jpeg_create_compress(&jpeg);
-  jpeg_mem_dest(&jpeg, &memory, &bytes);
-  jpeg.image_height = static_cast<JDIMENSION>(size.height);
-  jpeg.image_width = static_cast<JDIMENSION>(size.width);
-  jpeg.input_components = static_cast<int>(channels);
-  jpeg.in_color_space = channels == 1 ? JCS_GRAYSCALE : JCS_RGB;
-  jpeg_set_defaults(&jpeg);
-  jpeg_set_quality(&jpeg, quality, TRUE);
-  jpeg.optimize_coding = TRUE;  // a few percent smaller
-  jpeg_start_compress(&jpeg, TRUE);
-  while (jpeg.next_scanline < jpeg.image_height) {
-    auto* row = const_cast<JSAMPROW>(pixels.data() + jpeg.next_scanline * size.width * channels);
-    jpeg_write_scanlines(&jpeg, &row, 1);
-  }
-  jpeg_finish_compress(&jpeg);
-  jpeg_destroy_compress(&jpeg);
-  return true;
-}
-
 }  // namespace
-
-bool is_image(std::span<const std::byte> packed) {
-  return begins_with(packed, kPng) || begins_with(packed, kJpeg);
-}
 
 PixelSize image_size(std::span<const std::byte> packed) {
   return decoded_size(packed, {});
@@ -187,43 +149,13 @@ PixelSize decoded_size(std::span<const std::byte> packed, PixelSize at_least) {
 void decode_image(std::span<const std::byte> packed, std::span<std::uint8_t> pixels, PixelSize at_least) {
   if (begins_with(packed, kPng)) {
     Png png(packed);
-    check_size(png.size(), kColours, pixels.size());
+    check_size(png.size(), pixels.size());
     png.decode(pixels);
   } else if (begins_with(packed, kJpeg)) {
-    check_size(jpeg(packed, pixels, at_least), kColours, pixels.size());
+    check_size(jpeg(packed, pixels, at_least), pixels.size());
   } else {
     fail("the image is neither PNG nor JPEG");
   }
-}
-
-std::vector<std::byte> encode_jpeg(std::span<const std::uint8_t> pixels, PixelSize size, std::size_t channels,
-                                   int quality) {
-  check_size(size, channels, pixels.size());
-  unsigned char* memory = nullptr;
-  unsigned long bytes = 0;  // NOLINT(google-runtime-int): libjpeg's type
-  JpegErrors errors{};
-  // After a failure, which means that no memory is left, `memory` may already be freed.
-  if (!write_jpeg(pixels, size, channels, quality, memory, bytes, errors))
-    fail("cannot encode JPEG: {}", errors.message);
-  const std::unique_ptr<unsigned char, void (*)(void*)> owner(memory, std::free);
-  const auto* const begin = reinterpret_cast<const std::byte*>(memory);
-  return {begin, begin + bytes};
-}
-
-std::vector<std::byte> encode_png(std::span<const std::uint8_t> pixels, PixelSize size,
-                                  std::size_t channels) {
-  check_size(size, channels, pixels.size());
-  png_image image{};
-  image.version = PNG_IMAGE_VERSION;
-  image.height = static_cast<png_uint_32>(size.height);
-  image.width = static_cast<png_uint_32>(size.width);
-  image.format = channels == 1 ? PNG_FORMAT_GRAY : PNG_FORMAT_RGB;
-  png_alloc_size_t bytes = PNG_IMAGE_PNG_SIZE_MAX(image);
-  std::vector<std::byte> packed(bytes);
-  if (png_image_write_to_memory(&image, packed.data(), &bytes, 0, pixels.data(), 0, nullptr) == 0)
-    fail("cannot encode PNG: {}", image.message);
-  packed.resize(bytes);
-  return packed;
 }
 
 }  // namespace lockstep::pack

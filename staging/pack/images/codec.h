@@ -1,4 +1,4 @@
-// Decodes and encodes PNG and JPEG. Decoded images are rows of pixels with a byte for each channel, a quarter of the size
+// Decodes PNG and JPEG. Decoded images are rows of pixels with a byte for each channel, a quarter of the size
 // of floats. The first bytes of an image determine its format; its name does not.
 //
 // Threads: safe from any.
@@ -7,7 +7,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <vector>
 
 #include "staging/pack/images/resample.h"
 
@@ -15,9 +14,6 @@ namespace lockstep::pack {
 
 /// Channels of a decoded image: red, green, blue.
 inline constexpr std::size_t kColours = 3;
-
-/// Whether the bytes begin as a PNG or a JPEG.
-bool is_image(std::span<const std::byte> packed);
 
 /// Reads the size from the header. Throws Error if the image is neither PNG nor JPEG, or damaged.
 PixelSize image_size(std::span<const std::byte> packed);
@@ -35,11 +31,5 @@ void decode_image(std::span<const std::byte> packed, std::span<std::uint8_t> pix
 /// PNG has colours, or 16 bits and bytes_of_number is 1, or if it is damaged.
 void decode_png_numbers(std::span<const std::byte> packed, std::span<std::uint8_t> numbers,
                         std::size_t bytes_of_number);
-
-/// `channels` is 3 (red, green, blue) or 1 (grey), and `pixels` has size.height * size.width * channels bytes. `quality` is
-/// libjpeg's, from 1 to 100.
-std::vector<std::byte> encode_jpeg(std::span<const std::uint8_t> pixels, PixelSize size, std::size_t channels,
-                                   int quality);
-std::vector<std::byte> encode_png(std::span<const std::uint8_t> pixels, PixelSize size, std::size_t channels);
 
 }  // namespace lockstep::pack

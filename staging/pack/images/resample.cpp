@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <numbers>
 #include <vector>
 
 #include "common/error.h"
@@ -18,39 +17,9 @@ struct Tap {
   std::vector<float> weights;
 };
 
-// Half of the filter's width, for a scale of 1.
-double reach_of(Filter filter) {
-  switch (filter) {
-    case Filter::box:
-      return 0.5;
-    case Filter::triangle:
-      return 1;
-    case Filter::lanczos:
-      return 3;
-  }
-  return 1;
-}
-
-double sinc(double x) {
-  return x == 0 ? 1 : std::sin(std::numbers::pi * x) / (std::numbers::pi * x);
-}
-
-double weight_at(Filter filter, double x) {
-  switch (filter) {
-    case Filter::box:
-      return x > -0.5 && x <= 0.5 ? 1 : 0;
-    case Filter::triangle:
-      return std::max(0.0, 1 - std::abs(x));
-    case Filter::lanczos:
-      return std::abs(x) < 3 ? sinc(x) * sinc(x / 3) : 0;
-  }
-  return 0;
-}
-
-std::vector<Tap> taps_of(std::size_t from, std::size_t to, Filter filter) {
+std::vector<Tap> taps_of(std::size_t from, std::size_t to) {
   const double scale = static_cast<double>(from) / static_cast<double>(to);
-  const double stretch = std::max(1.0, scale);
-  const double reach = reach_of(filter) * stretch;
+  const double reach = std::max(1.0, scale);  // half of the triangle's base
   std::vector<Tap> taps(to);
   for (std::size_t i = 0; i < to; ++i) {
     const double centre = (static_cast<double>(i) + 0.5) * scale;
@@ -59,7 +28,7 @@ std::vector<Tap> taps_of(std::size_t from, std::size_t to, Filter filter) {
     taps[i].first = first;
     double sum = 0;
     for (std::size_t x = first; x < end; ++x) {
-      const double weight = weight_at(filter, (static_cast<double>(x) + 0.5 - centre) / stretch);
+      const double weight = std::max(0.0, 1 - std::abs(static_cast<double>(x) + 0.5 - centre) / reach);
       taps[i].weights.push_back(static_cast<float>(weight));
       sum += weight;
     }
@@ -92,7 +61,7 @@ void scale_row(std::span<const float> row, std::size_t channels, const std::vect
 }  // namespace
 
 void crop_and_resample(std::span<const std::uint8_t> from, PixelSize size, std::size_t channels,
-                       const PixelBox& box, std::span<std::uint8_t> to, PixelSize to_size, Filter filter) {
+                       const PixelBox& box, std::span<std::uint8_t> to, PixelSize to_size) {
   const PixelSize& part = box.size;
   if (part.height == 0 || part.width == 0 || box.top + part.height > size.height ||
       box.left + part.width > size.width) {
@@ -113,8 +82,8 @@ void crop_and_resample(std::span<const std::uint8_t> from, PixelSize size, std::
     }
     return;
   }
-  const std::vector<Tap> columns = taps_of(part.width, to_size.width, filter);
-  const std::vector<Tap> rows = taps_of(part.height, to_size.height, filter);
+  const std::vector<Tap> columns = taps_of(part.width, to_size.width);
+  const std::vector<Tap> rows = taps_of(part.height, to_size.height);
   std::vector<float> sums(part.width * channels);
   for (std::size_t y = 0; y < to_size.height; ++y) {
     std::fill(sums.begin(), sums.end(), 0.0F);

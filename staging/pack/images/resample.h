@@ -24,13 +24,10 @@ struct PixelBox {
   PixelSize size;
 };
 
-/// The weights with which pixels of the image contribute to a scaled one. To shrink, each filter becomes wider, so that no
-/// pixel is ignored. `lanczos` is the sharpest (three lobes), `box` the fastest.
-enum class Filter : std::uint8_t { box, triangle, lanczos };
-
-/// Scales a part of an image to another size, first in height, which is contiguous memory, then in width. Throws UsageError
-/// if the box is not in the image or a span does not have the size that its dimensions require.
+/// Scales a part of an image to another size, first in height, which is contiguous memory, then in width. The weights of
+/// the pixels that make up a scaled one form a triangle, which becomes wider to shrink, so that no pixel is ignored. Throws
+/// UsageError if the box is not in the image or a span does not have the size that its dimensions require.
 void crop_and_resample(std::span<const std::uint8_t> from, PixelSize size, std::size_t channels,
-                       const PixelBox& box, std::span<std::uint8_t> to, PixelSize to_size, Filter filter);
+                       const PixelBox& box, std::span<std::uint8_t> to, PixelSize to_size);
 
 }  // namespace lockstep::pack

@@ -7,11 +7,7 @@ int main(int argc, char** argv) {
   lockstep::Tool tool("lockstep-pack",
                       "Pack many small files into a few tar shards with an index, and read packs");
   lockstep::pack::add_create_verb(tool);
-  lockstep::pack::add_append_verb(tool);
   lockstep::pack::add_convert_verb(tool);
-#ifdef LOCKSTEP_WITH_IMAGES
-  lockstep::pack::add_images_verb(tool);
-#endif
   lockstep::pack::add_look_verbs(tool);
   return tool.run(argc, argv);
 }

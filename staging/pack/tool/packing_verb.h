@@ -1,5 +1,4 @@
-// The common part of create, append and convert on the command line: options, progress, and a clean end after
-// a signal.
+// The common part of create and convert on the command line: options, progress, and a clean end after a signal.
 //
 // Threads: main's thread.
 #pragma once

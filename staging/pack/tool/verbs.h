@@ -8,9 +8,7 @@
 namespace lockstep::pack {
 
 void add_create_verb(Tool& tool);
-void add_append_verb(Tool& tool);
 void add_convert_verb(Tool& tool);
-void add_images_verb(Tool& tool);
 /// ls, cat, verify, stats, index
 void add_look_verbs(Tool& tool);
 

@@ -115,9 +115,8 @@ ConvertResult to_tar(const ConvertOptions& options) {
   const fs::path pack = work / "pack";
   (void)system.make_folder(pack, 0755);
   Journal journal(work / kJournal, "convert", system);
-  Packer packer(
-      {.folder = pack, .first_number = 0, .shard_bytes = options.shard_bytes, .token_bytes = tokens.bytes()},
-      journal, system);
+  Packer packer({.folder = pack, .shard_bytes = options.shard_bytes, .token_bytes = tokens.bytes()}, journal,
+                system);
   ConvertResult result;
   for (std::size_t i = 0; i < source.size(); ++i) {
     stop_if_asked(options);
@@ -125,7 +124,7 @@ ConvertResult to_tar(const ConvertOptions& options) {
     done(options, result);
   }
   packer.finish();
-  write_index(pack / kIndexName, tokens.bytes(), pieces_of(journal), system);
+  write_index(pack / kIndexName, tokens.bytes(), journal, system);
   check_tar(pack, journal, source, options);
   publish_pack(pack, out, system);
   result.files = journal.shards();

@@ -21,7 +21,7 @@ struct ConvertOptions {
   std::filesystem::path out;     ///< a new folder; for Megatron, the prefix of the two files
   To to = To::tar;
   std::uint64_t shard_bytes = std::uint64_t{256} << 20;  ///< of tar shards, as for create()
-  /// The kind of parts that have none (in all formats but tar and MDS); "" means "tok" for tokens, else
+  /// The kind of parts that have none (in all formats but tar); "" means "tok" for tokens, else
   /// "bin".
   std::string kind;
   std::function<void(std::uint64_t samples)> progress;  ///< done so far

@@ -57,12 +57,9 @@ CreateResult create(const CreateOptions& options) {
   (void)system.make_folder(pack, 0755);
   Journal journal(unfinished.folder() / kJournal, purpose_of(options), system);
   try {
-    const Destination destination{.folder = pack,
-                                  .first_number = 0,
-                                  .token_bytes = options.token_bytes,
-                                  .place = [&](const std::string& name) { return pack / name; }};
+    const Destination destination{.folder = pack, .token_bytes = options.token_bytes};
     CreateResult result = pack_files(options, destination, journal, system);
-    result.pack_bytes += write_index(pack / kIndexName, options.token_bytes, pieces_of(journal), system);
+    result.pack_bytes += write_index(pack / kIndexName, options.token_bytes, journal, system);
     publish_pack(pack, out, system);
     return result;
   } catch (...) {

@@ -96,7 +96,7 @@ std::size_t files_packed_before(const PackingOptions& options, const Destination
   if (journal.was_of_another_purpose())
     say("the interrupted call had other options: packing everything again");
   if (journal.shards() == 0) return 0;
-  const ReusableShards reusable = find_reusable_shards(options, journal, destination.place, system);
+  const ReusableShards reusable = find_reusable_shards(options, journal, destination.folder, system);
   journal.keep(reusable.shards);
   if (reusable.shards == 0) {
     say(fmt::format("{}: packing everything again", reusable.changed));
@@ -137,7 +137,6 @@ PackingResult pack_files(const PackingOptions& options, const Destination& desti
     for (std::size_t p = 0; p < entry.index.parts(); ++p) result.payload_bytes += entry.index.part(p).size;
   });
   Packer packer({.folder = destination.folder,
-                 .first_number = destination.first_number,
                  .shard_bytes = options.shard_bytes,
                  .token_bytes = destination.token_bytes},
                 journal, system);

@@ -1,13 +1,10 @@
-// Packs files into shards, for create() and append(). Several threads open and read the files; the shards are written
-// in order. Complete shards of a killed or stopped call are used again if their files have not changed.
+// Packs files into shards, for create(). Several threads open and read the files; the shards are written in order. Complete shards of a killed or stopped call are used again if their files have not changed.
 //
 // Threads: safe from any thread and process.
 #pragma once
 
 #include <cstddef>
 #include <filesystem>
-#include <functional>
-#include <string>
 
 #include "common/file_system.h"
 #include "staging/pack/write/journal.h"
@@ -18,11 +15,8 @@ namespace lockstep::pack {
 
 /// Where the shards are written.
 struct Destination {
-  std::filesystem::path folder;  ///< for new shards
-  std::size_t first_number = 0;  ///< of the first shard's name
-  int token_bytes = 0;           ///< if not 0, every file is one sample and must be a multiple of this size
-  /// The path of a complete shard with that name.
-  std::function<std::filesystem::path(const std::string& name)> place;
+  std::filesystem::path folder;
+  int token_bytes = 0;  ///< if not 0, every file is one sample and must be a multiple of this size
 };
 
 /// Packs the files into shards and adds them to the journal, after the shards that can be used again. The

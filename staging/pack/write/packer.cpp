@@ -38,7 +38,7 @@ void Packer::begin_sample(std::string_view key, std::uint64_t bytes) {
 }
 
 void Packer::begin_part(std::string_view kind, std::uint64_t size, std::int64_t changed_ns) {
-  // The kinds of other formats are column names, which may be any text.
+  // The kinds of a damaged or hostile pack may be any text.
   std::string_view reason = unsafe_kind(kind);
   if (reason.empty()) reason = unsafe_member_name(join_member_name(key_, kind));
   if (reason.empty() && !kinds_.emplace(kind).second) reason = "appears twice";
@@ -55,7 +55,7 @@ void Packer::end_part(std::uint64_t xxh3) {
 }
 
 void Packer::begin_shard() {
-  const std::string name = shard_file_name(options_.first_number + journal_.shards());
+  const std::string name = shard_file_name(journal_.shards());
   shard_.emplace(options_.folder / name, system_);
   index_.emplace(options_.token_bytes);
   index_->begin_shard(name);
@@ -70,23 +70,27 @@ void Packer::end_shard() {
   index_.reset();
 }
 
-std::uint64_t write_index(const std::filesystem::path& file, int token_bytes, const IndexPieces& pieces,
+std::uint64_t write_index(const std::filesystem::path& file, int token_bytes, const Journal& journal,
                           FileSystem& system) {
+  IndexBuilder index(token_bytes);
+  journal.each([&](const Journal::Entry& entry) {
+    const Index& shard = entry.index;
+    index.begin_shard(std::string(shard.shard_name(0)));
+    for (std::size_t i = 0; i < shard.samples(); ++i) {
+      index.add_sample(shard.key(i));
+      for (std::size_t p = shard.first_part(i); p < shard.first_part(i + 1); ++p) {
+        const layout::PartRecord& part = shard.part(p);
+        index.add_part(shard.kind(part), part.offset, part.size, part.xxh3);
+      }
+    }
+    index.end_shard(shard.shard(0).size, shard.shard(0).digest);
+  });
+  const std::string bytes = index.finish();
   system.remove_all(file);
   const UniqueFd fd = system.open(file, O_WRONLY | O_CREAT | O_EXCL);
-  std::uint64_t size = 0;
-  merge_indexes(token_bytes, pieces, [&](std::span<const std::byte> bytes) {
-    system.write_at(fd.get(), bytes, size, file);
-    size += bytes.size();
-  });
+  system.write_at(fd.get(), std::as_bytes(std::span(bytes)), 0, file);
   system.sync(fd.get(), file);
-  return size;
-}
-
-IndexPieces pieces_of(const Journal& journal) {
-  return [&journal](const std::function<void(const Index&)>& use) {
-    journal.each([&](const Journal::Entry& entry) { use(entry.index); });
-  };
+  return bytes.size();
 }
 
 }  // namespace lockstep::pack

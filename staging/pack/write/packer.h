@@ -1,12 +1,11 @@
 // Writes samples into shards, and a record of each complete shard into the journal; the index is made from
-// the journal at the end. Used by create, append and convert.
+// the journal at the end. Used by create and convert.
 //
 // Threads: one thread at a time.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
-#include <functional>
 #include <optional>
 #include <set>
 #include <span>
@@ -16,7 +15,6 @@
 
 #include "common/file_system.h"
 #include "staging/pack/index_builder.h"
-#include "staging/pack/write/index_merge.h"
 #include "staging/pack/write/journal.h"
 #include "staging/pack/write/shard_writer.h"
 
@@ -36,7 +34,6 @@ class Packer {
  public:
   struct Options {
     std::filesystem::path folder;   ///< for the shards; it must not hold a shard with the number of a new one
-    std::size_t first_number = 0;   ///< of the first shard's name
     std::uint64_t shard_bytes = 0;  ///< largest shard; a larger sample gets its own shard
     int token_bytes = 0;
   };
@@ -73,11 +70,8 @@ class Packer {
   std::uint64_t size_ = 0;
 };
 
-/// Merges the indexes into a file, syncs it and returns its size in bytes.
-std::uint64_t write_index(const std::filesystem::path& file, int token_bytes, const IndexPieces& pieces,
+/// Makes one index of those in the journal, syncs it and returns its size in bytes.
+std::uint64_t write_index(const std::filesystem::path& file, int token_bytes, const Journal& journal,
                           FileSystem& system);
-
-/// The indexes in the journal.
-IndexPieces pieces_of(const Journal& journal);
 
 }  // namespace lockstep::pack

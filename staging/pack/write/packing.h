@@ -1,4 +1,4 @@
-// The options and results that create() and append() have in common.
+// The options and results of packing files.
 //
 // Threads: safe from any.
 #pragma once

@@ -78,8 +78,7 @@ std::string difference(const Journal::Entry& entry, const PackingOptions& option
 }  // namespace
 
 ReusableShards find_reusable_shards(const PackingOptions& options, const Journal& journal,
-                                    const std::function<std::filesystem::path(const std::string&)>& place,
-                                    FileSystem& system) {
+                                    const std::filesystem::path& folder, FileSystem& system) {
   ReusableShards reusable;
   if (journal.shards() == 0) return reusable;
   std::size_t packed = 0;
@@ -94,7 +93,7 @@ ReusableShards find_reusable_shards(const PackingOptions& options, const Journal
   journal.each([&](const Journal::Entry& entry) {
     if (!reusable.changed.empty()) return;
     const std::size_t first = ends.empty() ? 0 : ends.back();
-    const std::filesystem::path shard = place(std::string(entry.index.shard_name(0)));
+    const std::filesystem::path shard = folder / entry.index.shard_name(0);
     const std::optional<struct stat> status = system.status(shard);
     if (!status || static_cast<std::uint64_t>(status->st_size) != entry.index.shard(0).size) {
       reusable.changed = shard.string() + " has changed";

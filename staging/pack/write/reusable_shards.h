@@ -5,7 +5,6 @@
 
 #include <cstddef>
 #include <filesystem>
-#include <functional>
 #include <string>
 
 #include "common/file_system.h"
@@ -23,9 +22,8 @@ struct ReusableShards {
 /// Finds the leading shards of the journal that this call would write again in the same way: they hold
 /// exactly the first files of the list, the sizes and times of these files have not changed, and each shard
 /// ends at the same sample. Several threads ask for the state of the files.
-/// `place` gives the path of a complete shard with that name.
+/// `folder` holds the complete shards.
 ReusableShards find_reusable_shards(const PackingOptions& options, const Journal& journal,
-                                    const std::function<std::filesystem::path(const std::string&)>& place,
-                                    FileSystem& system);
+                                    const std::filesystem::path& folder, FileSystem& system);
 
 }  // namespace lockstep::pack

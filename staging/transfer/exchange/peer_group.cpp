@@ -1,7 +1,5 @@
 #include "staging/transfer/exchange/peer_group.h"
 
-#include <set>
-
 #include "common/error.h"
 #include "common/tool.h"
 
@@ -9,13 +7,10 @@ namespace lockstep::transfer {
 namespace {
 
 void check_releases(const std::map<std::uint32_t, nlohmann::json>& messages, PeerGroup& peers) {
-  std::set<int> protocols;
-  for (const auto& [node, message] : messages)
-    protocols.insert(message.value("protocol", 1));  // releases before 2 do not say
-  if (protocols.size() < 2) return;
   std::map<std::string, std::string> nodes;  // one of each release
   for (const auto& [node, message] : messages)
-    nodes.try_emplace(message.value("release", "an earlier one"), message.value("name", peers.name(node)));
+    nodes.try_emplace(message.value("release", "an unknown one"), message.value("name", peers.name(node)));
+  if (nodes.size() < 2) return;
   std::string list;
   for (const auto& [release, node] : nodes) list += (list.empty() ? "" : ", ") + release + " on " + node;
   throw OtherRelease("the nodes run different releases of Lockstep (" + list +
@@ -35,9 +30,7 @@ PeerGroup::PeerGroup(Rendezvous& rendezvous, const Exchange::Options& options, c
 }
 
 std::map<std::uint32_t, nlohmann::json> PeerGroup::hello(nlohmann::json data) {
-  data["protocol"] = kExchangeProtocol;
   data["release"] = version();
-  // The name of the round is that of earlier releases, which wait for it too.
   std::map<std::uint32_t, nlohmann::json> messages = gather("places", std::move(data));
   check_releases(messages, *this);
   return messages;

@@ -17,10 +17,8 @@
 
 namespace lockstep::transfer {
 
-/// Of what the nodes of a step send each other: one more at each change that an earlier release does not understand.
-inline constexpr int kExchangeProtocol = 8;
-
-/// Nodes of the step run releases that cannot cooperate. All of them see that, and each can read the source alone.
+/// Nodes of the step run different releases, which do not cooperate. All of them see that, and each can read the source
+/// alone.
 class OtherRelease : public Error {
  public:
   using Error::Error;

@@ -1,4 +1,4 @@
-// Reads a list of lengths of this folder: numbers, after lines that begin with '#'.
+// Reads a list of lengths of lengths.tar.xz: numbers, after lines that begin with '#'.
 #pragma once
 
 #include <cstdint>

@@ -118,22 +118,6 @@ TEST(BusFactor, IsThatOfNcclsTests) {
   EXPECT_EQ(bus_factor(Collective::all_reduce, 1), 0);
 }
 
-// A report of this release reads the records of jobs that the release before has started.
-TEST_F(RecordTest, ReaderReadsTheVersionBefore) {
-  {
-    Writer writer(path_, rank_of_four(3));
-    writer.end_step(100 * kMs, 12345, {.tokens = 512});
-    writer.set_resources({.sampled_ns = 1});  // a record of version 1 may have anything there
-  }
-  overwrite(offsetof(Header, version), std::string("\x01\0\0\0", 4));
-  const Snapshot seen = Reader(path_).read();
-  EXPECT_EQ(seen.identity.program, "train");
-  EXPECT_EQ(seen.counters.tokens, 512);
-  ASSERT_EQ(seen.steps.size(), 1);
-  EXPECT_EQ(seen.steps[0].step_ns, 100 * kMs);
-  EXPECT_FALSE(seen.resources.has_value());
-}
-
 TEST_F(RecordTest, PhasesAlwaysAddUpToTheStep) {
   Writer writer(path_, rank_of_four(0));
   writer.add_phase(Phase::forward, 70);
@@ -346,7 +330,7 @@ TEST_F(RecordTest, ReaderRefusesFilesThatAreNotRecords) {
   refuses(folder_ / "empty", "too short");
 
   overwrite(offsetof(Header, version), std::string("\x09\0\0\0", 4));
-  refuses(path_, "version 9, this program reads versions 1 and 2");
+  refuses(path_, "version 9, this program reads version 2");
   overwrite(0, "NOTMAGIC");
   refuses(path_, "not a record");
 }

@@ -13,7 +13,6 @@
 #include "common/leaf/cpu_list.h"
 #include "common/process.h"
 #include "plugin/affinity/launcher.h"
-#include "plugin/affinity/processes.h"
 
 namespace lockstep::affinity {
 namespace {
@@ -134,40 +133,16 @@ TEST(PinRun, FailuresNameTheCommandOrOption) {
   EXPECT_THAT(rank.error, HasSubstr("local rank 2 is not one of 2 tasks"));
 }
 
-TEST(PinShow, PrintsTheMaskOfAProcess) {
-  const ProcessResult result = pin({"show", std::to_string(::getpid()), "--json"});
-  ASSERT_EQ(result.exit_code, 0) << result.error;
-  const auto json = nlohmann::json::parse(result.output);
-  EXPECT_EQ(json.at("pid"), ::getpid());
-  EXPECT_EQ(json.at("masks").at(0).at("cpus"), format_cpu_list(cpus_of_this_thread()));
-}
-
 // The oracle is the kernel's numa_maps: each line has the policy of a mapping.
-TEST(PinShow, PrintsTheMemoryPolicyOfThisTask) {
-  const auto policies = [](const std::string& memory) {
-    const ProcessResult result = pin(
-        {"run", "--tasks", "1", "--mem", memory, "--", "sh", "-c",
-         std::string("'") + LOCKSTEP_PIN + "' show $$ --json; cut -d ' ' -f 2 /proc/$$/numa_maps | sort -u"});
-    EXPECT_EQ(result.exit_code, 0) << result.error;
-    const auto end = result.output.find('\n');
-    std::string shown;
-    const auto json = nlohmann::json::parse(result.output.substr(0, end));
-    for (const auto& [policy, bytes] : json.at("policy_bytes").items()) {
-      shown += policy + "\n";
-      EXPECT_GT(bytes, 0);
-    }
-    EXPECT_EQ(shown, result.output.substr(end + 1));
-    return shown;
-  };
+TEST(PinRun, SetsTheMemoryPolicyOfTheCommand) {
   if (!std::filesystem::exists("/proc/self/numa_maps")) GTEST_SKIP() << "the kernel has no memory policies";
+  const auto policies = [](const std::string& memory) {
+    return pin({"run", "--tasks", "1", "--mem", memory, "--", "cut", "-d", " ", "-f", "2",
+                "/proc/self/numa_maps"})
+        .output;
+  };
   EXPECT_THAT(policies("interleave"), HasSubstr("interleave"));
-  EXPECT_EQ(policies("local"), "default\n");
-}
-
-TEST(PinShow, AProcessThatDoesNotExistIsAnError) {
-  const ProcessResult result = pin({"show", "4194305"});
-  EXPECT_EQ(result.exit_code, 1);
-  EXPECT_THAT(result.error, HasSubstr("process 4194305 does not exist"));
+  EXPECT_THAT(policies("local"), testing::Not(HasSubstr("interleave")));
 }
 
 TEST(Launcher, ReadsSlurmsTaskCounts) {

@@ -148,34 +148,6 @@ TEST_F(StepTimerTest, Rank0SaysAtTheEndWhereTheTimeWent) {
           "lockstep: goodput of rank 0 in 2 steps: [1-9][0-9]? % of [0-9.]+ m?s trained; the rest: .*input [1-9][0-9]? %.*\n"));
 }
 
-TEST_F(StepTimerTest, TheGoodputCanBeTheJobsComment) {
-  write_file_atomically(folder_ / "scontrol",
-                        "#!/bin/sh\nprintf '%s\\n' \"$@\" > \"$0.called\"\nexit $EXIT\n");
-  std::filesystem::permissions(folder_ / "scontrol", std::filesystem::perms::owner_all);
-  ::setenv("PATH", (folder_.path().string() + ":/usr/bin:/bin").c_str(), 1);
-  ::setenv("SLURM_JOB_ID", "77", 1);
-  identity_.rank = 0;
-  const auto error_with = [&](const char* setting, const char* exit) {
-    ::setenv("LOCKSTEP_JOB_COMMENT", setting, 1);
-    ::setenv("EXIT", exit, 1);
-    ::testing::internal::CaptureStderr();
-    StepTimer timer(identity_);
-    timer.begin_step();
-    timer.end_step({.tokens = 1234});
-    timer.finish();
-    return ::testing::internal::GetCapturedStderr();
-  };
-  error_with("off", "0");
-  EXPECT_FALSE(std::filesystem::exists(folder_ / "scontrol.called"));
-  const std::string line = error_with("on", "0");
-  EXPECT_THAT(line, ::testing::EndsWith("; 1.23 k tokens\n"));
-  EXPECT_EQ(read_text_file(folder_ / "scontrol.called"), "update\njob=77\ncomment=" + line.substr(10));
-  EXPECT_THAT(
-      error_with("on", "3"),
-      ::testing::HasSubstr("cannot set the comment of job 77 (LOCKSTEP_JOB_COMMENT): scontrol ended with 3"));
-  for (const char* name : {"LOCKSTEP_JOB_COMMENT", "SLURM_JOB_ID", "EXIT"}) ::unsetenv(name);
-}
-
 // A rank that is killed leaves a sample, though none of its code runs at its end.
 TEST_F(StepTimerTest, RecordHoldsASampleBeforeTheEnd) {
   const StepTimer timer(identity_);

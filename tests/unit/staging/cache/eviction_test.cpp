@@ -1,4 +1,4 @@
-// Quota, total and disk: which objects are evicted, which stay, and the message if none may be evicted.
+// Quota and disk: which objects are evicted, which stay, and the message if none may be evicted.
 
 #include <fcntl.h>
 #include <sys/file.h>
@@ -25,7 +25,7 @@ constexpr const char* kC = "cccccccccccccccccccccccccccccccc";
 class CacheEviction : public CacheTest {
  protected:
   static StoreOptions quota(std::uint64_t bytes, seconds keep = seconds(0)) {
-    return {.quota = bytes, .total = 0, .claims_folder = {}, .keep = keep};
+    return {.quota = bytes, .min_free = 0, .keep = keep};
   }
   static void publish_units(Store& store, const std::string& name, int units) {
     publish(store, name, std::string(kUnit * static_cast<std::size_t>(units), 'x'));
@@ -244,6 +244,7 @@ class SmallDisk : public FileSystem {
     call.space->f_bavail = free_;
     return 0;
   }
+  void set_free(std::uint64_t free) { free_ = free; }
 
  private:
   std::uint64_t free_;
@@ -260,6 +261,24 @@ TEST_F(CacheEviction, AFullDiskIsReportedBeforeAnythingIsCopied) {
   const Incoming incoming = store.begin(kB, 3 * kUnit);
   EXPECT_THAT(objects(), ElementsAre(".incoming-" + std::string(kB))) << "nothing was evicted";
   EXPECT_THAT(begin(store, kC, kUnit), ThrowsErrorWith("0 B free")) << "the space was promised twice";
+}
+
+TEST_F(CacheEviction, ACopyLeavesTheFreeSpaceThatTheAdministratorKeeps) {
+  SmallDisk disk(3 * kUnit);
+  StoreOptions options = quota(0);
+  options.min_free = 2 * kUnit;
+  Store store(cache(), options, disk);
+  EXPECT_THAT(begin(store, kB, 2 * kUnit),
+              ThrowsErrorWith("needs 19.5 KiB", "29.3 KiB free, 19.5 KiB of it must stay free"));
+  publish_units(store, kA, 1);
+  publish_units(store, kB, 1);
+  EXPECT_THAT(objects(), ElementsAre(kA, kB)) << "evicted although the space was free";
+  disk.set_free(2 * kUnit);
+  publish_units(store, kC, 1);
+  EXPECT_THAT(objects(), ElementsAre(kB, kC)) << "the user's own idle object makes space";
+  options.min_free = ~std::uint64_t{0};
+  Store none(cache(), options, disk);
+  EXPECT_THAT(begin(none, "d", kUnit), ThrowsErrorWith("must stay free")) << "an overflow";
 }
 
 TEST_F(CacheEviction, HugeNumbersDoNotOverflow) {

@@ -31,9 +31,7 @@ constexpr std::uint64_t kBytes = 5000;
 
 class CacheFaults : public CacheTest {
  protected:
-  static StoreOptions options() {
-    return {.quota = 2 * kBytes, .total = 0, .claims_folder = {}, .keep = seconds(0)};
-  }
+  static StoreOptions options() { return {.quota = 2 * kBytes, .min_free = 0, .keep = seconds(0)}; }
 
   static std::string content(const std::string& name) { return std::string(kBytes / 2, name[0]); }
 

@@ -11,7 +11,6 @@
 #include "staging/cache/as_user.h"
 #include "staging/cache/collect.h"
 #include "staging/cache/node.h"
-#include "staging/cache/usage_claims.h"
 #include "tests/unit/staging/cache/node_world.h"
 
 namespace lockstep::cache {
@@ -114,21 +113,8 @@ TEST_F(CacheOfANode, TheLeastRecentlyUsedObjectOfAllUsersIsEvictedFirst) {
   EXPECT_THAT(names(store_of(kOne) / "objects"), ElementsAre("b"));
   EXPECT_THAT(names(store_of(kTwo) / "objects"), ElementsAre("d"));
   EXPECT_EQ(report.bytes(), 4 * kUnit);
-  const UsageClaims claims(cache() / "claims", FileSystem::real());
-  EXPECT_EQ(claims.claimed(kOne), 2 * kUnit);
-  EXPECT_EQ(claims.claimed(kTwo), 2 * kUnit);
   EXPECT_THAT(gc_all(total(kUnit)).problems, Contains(HasSubstr("over the node's total")))
       << "recently used objects stay";
-}
-
-TEST_F(CacheOfANode, AFalseClaimIsCorrected) {
-  put(kOne, "a", 3, seconds(500));
-  UsageClaims::prepare(cache() / "claims", kOne);
-  write(cache() / "claims" / std::to_string(kOne), "                   1\n");
-  write(cache() / "claims/54777", "                   1\n");
-  gc_all(total(100 * kUnit));
-  EXPECT_EQ(UsageClaims(cache() / "claims", FileSystem::real()).claimed(kOne), 3 * kUnit);
-  EXPECT_FALSE(fs::exists(cache() / "claims/54777")) << "a claim of a user without store";
 }
 
 TEST_F(CacheOfANode, RootFollowsNoUsersLink) {
@@ -158,6 +144,44 @@ TEST_F(CacheOfANode, RootFollowsNoUsersLink) {
     EXPECT_EQ(status.st_uid, 0U);
     EXPECT_EQ(status.st_mode & 0777, 0755U);
   }
+}
+
+// A folder of root that users may not enter: they cannot even stat a path through a link to it.
+TEST_F(CacheOfANode, ALinkToRootsFolderIsRemovedWhereverAUserPutsIt) {
+  write("secret/kept", "root's");
+  fs::create_directories(folder_ / "secret/files");
+  fs::permissions(folder_ / "secret", fs::perms::owner_all);
+  for (const char* planted : {"objects/a", "objects/.removed-a", "objects/.incoming-a", "objects/a/files",
+                              "jobs/1", "leases/old"}) {
+    SCOPED_TRACE(planted);
+    FileSystem::real().remove_all(store_of(kOne));
+    fs::create_directory(store_of(kOne));
+    ASSERT_EQ(::chown(store_of(kOne).c_str(), kOne, kOne), 0);
+    put(kOne, "old", 1, seconds(500));
+    fs::create_directories((store_of(kOne) / planted).parent_path());
+    fs::create_directory_symlink(folder_ / "secret", store_of(kOne) / planted);
+    for (const fs::directory_entry& entry : fs::recursive_directory_iterator(store_of(kOne))) {
+      ASSERT_EQ(::lchown(entry.path().c_str(), kOne, kOne), 0);
+      FileSystem::real().set_modified(entry.path(), 1'000'000'000);
+    }
+    const NodeReport report = gc_all(total(1));
+    EXPECT_THAT(report.problems, IsEmpty());
+    EXPECT_THAT(names(store_of(kOne) / "objects"), IsEmpty());
+    EXPECT_FALSE(fs::exists(fs::symlink_status(store_of(kOne) / "jobs/1")));
+    EXPECT_EQ(staging_test::read(folder_ / "secret/kept"), "root's");
+  }
+}
+
+TEST_F(CacheOfANode, StatusNamesALinkInAnObjectsPlaceAndCountsTheRest) {
+  fs::create_directory(folder_ / "secret");
+  fs::permissions(folder_ / "secret", fs::perms::owner_all);
+  put(kOne, "old", 1, seconds(500));
+  fs::create_directory_symlink(folder_ / "secret", store_of(kOne) / "objects/a");
+  const NodeReport report = survey_node(cache(), FileSystem::real(), {});
+  EXPECT_THAT(report.problems, IsEmpty());
+  ASSERT_EQ(report.stores.size(), 2U);
+  EXPECT_EQ(report.stores.at(0).bytes(), kUnit);
+  EXPECT_THAT(report.stores.at(0).problems, Contains(HasSubstr("objects/a is not a folder")));
 }
 
 TEST_F(CacheOfANode, AStoreThatIsALinkOrBelongsToAnotherUserIsSkipped) {
@@ -314,6 +338,31 @@ TEST_F(CacheOfANode, AUserWhoStopsTheProcessDelaysOnlyTheirOwnStore) {
       ThrowsErrorWith("was killed by signal 9"));
   EXPECT_THAT([] { cache::as_user(kOne, kOne, seconds(20), []() -> nlohmann::json { fail("no luck"); }); },
               ThrowsErrorWith("no luck"));
+}
+
+// Its files are read-only already, which does not stop root, but does stop their user.
+TEST_F(CacheOfANode, ACopyKilledWhileItWasPublishedIsContinuedByItsUser) {
+  EXPECT_EQ(as_user(kOne,
+                    [&] {
+                      WatchedFileSystem killer([](int, const FileCall& call) {
+                        if (call.kind == FileCall::Kind::rename) ::_exit(7);
+                        return 0;
+                      });
+                      Store store(store_of(kOne), killer);
+                      publish(store, "a", "data");
+                    }),
+            7);
+  EXPECT_EQ(as_user(kOne,
+                    [&] {
+                      Store store(store_of(kOne));
+                      const ObjectLock lock = store.lock("a", LockKind::exclusive);
+                      Incoming incoming = store.begin("a", 8);
+                      if (!incoming.resumed()) ::_exit(2);
+                      FileSystem::real().write_file(incoming.files() / "more", "more", 0600);
+                      incoming.publish({.name = "a", .source = "/source", .bytes = 8});
+                    }),
+            0);
+  EXPECT_EQ(names(store_of(kOne) / "objects/a/files").size(), 2U);
 }
 
 TEST_F(CacheOfANode, InAUsersStoreRootBecomesThatUserForGood) {

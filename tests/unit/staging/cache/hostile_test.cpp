@@ -212,7 +212,7 @@ TEST_F(CachePlanted, AfterARebootStaleLeasesLocksAndPartialCopiesProtectNothing)
   ASSERT_THAT(names(cache() / "leases/held"), testing::ElementsAre("7.0"));
 
   // The same job after a requeue: its step has the same name as before the reboot.
-  Store store(cache(), {.quota = 1500, .total = 0, .claims_folder = {}, .keep = seconds(0)});
+  Store store(cache(), {.quota = 1500, .min_free = 0, .keep = seconds(0)});
   EXPECT_FALSE(store.leased(kName));
   const Step again(store, "7.0");
   {

@@ -322,12 +322,13 @@ TEST_F(StageStep, NodesOfOtherReleasesStageAlone) {
   hello.node_id = 1;
   hello.nodes = 2;
   Rendezvous earlier(RendezvousAddress::from_environment(), hello, [](const std::string&) {});
-  earlier.gather("places", {{"name", "n2"}, {"hosts", {"127.0.0.1"}}, {"port", 1}});
+  earlier.gather("places", {{"name", "n2"}, {"release", "0.0.9"}});
   EXPECT_TRUE(earlier.agree({}).good);
   EXPECT_EQ(end_of(here), 0) << said();
   EXPECT_THAT(srun.end(), IsEmpty());
   EXPECT_THAT(said(), HasSubstr("different releases of Lockstep ("));
-  EXPECT_THAT(said(), HasSubstr("an earlier one on n2): each of them reads all data from the source"));
+  EXPECT_THAT(said(), HasSubstr("0.0.9 on n2"));
+  EXPECT_THAT(said(), HasSubstr(": each of them reads all data from the source"));
   EXPECT_EQ(content_of(data("p")), content_of(pack));
 }
 

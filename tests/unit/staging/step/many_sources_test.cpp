@@ -44,7 +44,7 @@ TEST_F(ManySources, CostAFewCallsEach) {
     PutOptions options;
     options.cache_dir = folder_ / cache;
     options.limits.quota = std::uint64_t{1} << 40U;
-    options.limits.total = std::uint64_t{1} << 41U;
+    options.limits.min_free = 1;
     options.file_system = &system;
     put({sources.begin(), sources.begin() + static_cast<std::ptrdiff_t>(count)}, options);
     return system.calls();

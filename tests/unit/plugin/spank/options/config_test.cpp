@@ -82,10 +82,11 @@ TEST(Config, OnlyTheJobsPartitionsSectionOverrides) {
 
 TEST(Config, ReadsSizesAsSlurmWritesThem) {
   const Config config = parse_config(
-      "total = 2T\nquota = 500G\nram = 8M\nbandwidth = 12345\nkeep = 0\ncooperate = no\nshared = /a/shared\n"
+      "total = 2T\nmin_free = 3G\nquota = 500G\nram = 8M\nbandwidth = 12345\nkeep = 0\ncooperate = no\nshared = /a/shared\n"
       "ram_cache = /run/ram\n",
       "f", "");
   EXPECT_EQ(config.total, std::uint64_t{2} << 40U);
+  EXPECT_EQ(config.min_free, std::uint64_t{3} << 30U);
   EXPECT_EQ(config.quota, std::uint64_t{500} << 30U);
   EXPECT_EQ(config.ram, std::uint64_t{8} << 20U);
   EXPECT_EQ(config.bandwidth, 12345U);

@@ -41,19 +41,6 @@ class FolderOfRoot : public testing::Test {
   fs::path base_;
 };
 
-TEST_F(FolderOfRoot, MakingAUsersFileAgainKeepsItsContent) {
-  for (int round = 0; round < 2; ++round) {
-    const mode_t before = ::umask(077);
-    Folder::open_root(path("cache"), true).own_file("7", kUser, 0644);
-    ::umask(before);
-    EXPECT_EQ(about(path("cache/7")).st_uid, kUser);
-    EXPECT_EQ(about(path("cache/7")).st_mode & 07777U, 0644U);
-    if (round == 0) std::ofstream(path("cache/7")) << "123";
-  }
-  EXPECT_EQ(about(path("cache/7")).st_size, 3);
-}
-
-// A missing local disk must not become a folder on the root disk, or in the memory of a stateless node.
 TEST_F(FolderOfRoot, ACacheIsMadeOnlyWhereItsDiskIs) {
   const auto error_of = [](const std::string& cache, bool must_be_mount) {
     return message_of([&] { Folder::open_cache(cache, must_be_mount); });
@@ -72,17 +59,6 @@ TEST_F(FolderOfRoot, ACacheIsMadeOnlyWhereItsDiskIs) {
     EXPECT_NE(error_of(path("local/lockstep/deeper"), true), "");
   };
   EXPECT_THAT(in_own_mounts(path("local"), "mode=755", mounted), testing::AnyOf(0, kNoMounts));
-}
-
-TEST_F(FolderOfRoot, DoesNotChangeTheTargetOfALinkInAUsersFilesPlace) {
-  std::ofstream(path("secret")) << "x";
-  fs::create_directory(path("cache"));
-  fs::create_symlink(path("secret"), path("cache/7"));
-  ASSERT_EQ(::mkfifo(path("cache/8").c_str(), 0600), 0);
-  const Folder folder = Folder::open_root(path("cache"), false);
-  EXPECT_THAT(message_of([&] { folder.own_file("7", kUser, 0644); }), HasSubstr("link"));
-  EXPECT_NE(message_of([&] { folder.own_file("8", kUser, 0644); }), "");
-  EXPECT_EQ(about(path("secret")).st_uid, 0U);
 }
 
 TEST_F(FolderOfRoot, MakesOrFindsTheUsersFolder) {

@@ -40,7 +40,7 @@ TEST(Staging, WithoutLimitsNoLimitIsPassed) {
 TEST(Staging, TheAdministratorsLimitsAndTheStepsLeaseArePassed) {
   Config config;
   config.quota = 1000;
-  config.total = 5000;
+  config.min_free = 5000;
   config.keep = 0;
   config.shared = "/cache/shared";
   config.bandwidth = 77;
@@ -59,7 +59,7 @@ TEST(Staging, TheAdministratorsLimitsAndTheStepsLeaseArePassed) {
   settings.verify = "full";
   const std::string line = arguments(step, config, settings);
   for (const char* part :
-       {"--mode background ", "--on-error source ", "--verify full ", "--quota 1000 ", "--total 5000 ",
+       {"--mode background ", "--on-error source ", "--verify full ", "--quota 1000 ", "--min-free 5000 ",
         "--keep 0 ", "--shared /cache/shared ", "--lease /cache/1000/leases/held/7.0 ", "--bandwidth 77 ",
         "--source-patience 30 ", "--watch-fd 3 ", "--cpus 2-3 ", "--cooperate off ", "--ports 20000-20010 ",
         "--peer-network 10.1.0.0/16,fd00::/8 "}) {
@@ -84,7 +84,7 @@ TEST(Staging, TheRamTierHasItsOwnFolderAndLimit) {
   config.cache = "/disk";
   config.ram_cache = "/ram";
   config.quota = 1000;
-  config.total = 5000;
+  config.min_free = 5000;
   config.ram = 10;
   Settings settings;
   EXPECT_EQ(tier_folder(config, settings), "/disk");
@@ -92,7 +92,7 @@ TEST(Staging, TheRamTierHasItsOwnFolderAndLimit) {
   EXPECT_EQ(tier_folder(config, settings), "/ram");
   const std::string line = arguments(some_step(), config, settings);
   EXPECT_THAT(line, HasSubstr("--quota 10 "));
-  EXPECT_THAT(line, Not(HasSubstr("--total")));
+  EXPECT_THAT(line, Not(HasSubstr("--min-free")));
 }
 
 TEST(Staging, ASourceWithoutAnEntryIsMissing) {

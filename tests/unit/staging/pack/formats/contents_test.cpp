@@ -86,8 +86,8 @@ TEST_F(FormatContents, AShortenedShardIsNotComplete) {
 
 TEST_F(FormatContents, FileNamesTellTheFormatOfAFolder) {
   write("h/train.h5", "");
+  write("h/readme.txt", "");
   write("n/a.npy", "");
-  write("n/readme.txt", "");
   write("l/db/data.mdb", "");
   write("l/db/lock.mdb", "");
   write("r/a.rec", "");
@@ -97,37 +97,21 @@ TEST_F(FormatContents, FileNamesTellTheFormatOfAFolder) {
   write("m/shard.00000.mds", "");
   write("x/pictures/a.jpg", "");
   EXPECT_EQ(format_of("h"), Format::hdf5);
-  EXPECT_EQ(format_of("n"), Format::npy);
+  EXPECT_EQ(format_of("n"), Format::plain);
   EXPECT_EQ(format_of("l"), Format::lmdb);
   EXPECT_EQ(format_of("r"), Format::recordio);
   EXPECT_EQ(format_of("t"), Format::tfrecord);
-  EXPECT_EQ(format_of("m"), Format::mds);
+  EXPECT_EQ(format_of("m"), Format::plain);
   EXPECT_EQ(format_of("x"), Format::plain);
   EXPECT_THAT(contents_of(folder_ / "l").files, ElementsAre("db/data.mdb"));
-  EXPECT_THAT(contents_of(folder_ / "n").files, ElementsAre("a.npy", "readme.txt"));
+  EXPECT_THAT(contents_of(folder_ / "h").files, ElementsAre("readme.txt", "train.h5"));
+  EXPECT_THAT(contents_of(folder_ / "m").files, ElementsAre("index.json", "shard.00000.mds"));
   EXPECT_EQ(name_of(Format::plain), "plain");
   EXPECT_EQ(name_of(Format::tfrecord), "tfrecord");
 }
 
-TEST_F(FormatContents, AnMdsIndexWithoutItsShardsIsNotPlainFiles) {
-  const fs::path mds = fs::path(LOCKSTEP_FORMAT_VECTORS) / "mds";
-  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(mds)) {
-    if (entry.path().filename() != "index.json") continue;
-    fs::remove_all(folder_ / "gone");
-    fs::create_directories(folder_ / "gone");
-    fs::copy(entry.path(), folder_ / "gone");
-    write("gone/readme.txt", "");
-    for (const char* name : {"gone", "gone/index.json"}) {
-      EXPECT_THAT([&] { contents_of(folder_ / name); }, ThrowsErrorWith("gone/shard.00000", "is missing"))
-          << entry;
-    }
-  }
-  write("other/index.json", R"({"shards": 3})");
-  EXPECT_EQ(format_of("other"), Format::plain);
-}
-
 TEST_F(FormatContents, SeveralFormatsInOneFolderArePlainFiles) {
-  write("mixed/a.npy", "");
+  write("mixed/a.rec", "");
   write("mixed/b.h5", "");
   EXPECT_EQ(format_of("mixed"), Format::plain);
 }
@@ -137,11 +121,11 @@ TEST_F(FormatContents, FilesWhoseNamesTellNothingAreRecognisedByTheirFirstBytes)
   write("t/train-00001-of-00002", tfrecord({"two"}));
   write("u/part-00000-of-00002", "text, that is");
   write("a", tfrecord({"one"}));
-  write("b", npy("<u2", "(2,)", std::string(4, 'x')));
+  write("b", "\x89HDF\r\n\x1a\n");
   EXPECT_EQ(format_of("t"), Format::tfrecord);
   EXPECT_EQ(format_of("u"), Format::plain);
   EXPECT_EQ(format_of("a"), Format::tfrecord);
-  EXPECT_EQ(format_of("b"), Format::npy);
+  EXPECT_EQ(format_of("b"), Format::hdf5);
 }
 
 TEST_F(FormatContents, AMegatronPairIsFoundByEitherFileByItsPrefixAndByItsFolder) {
@@ -175,15 +159,6 @@ TEST_F(FormatContents, MegatronDataShorterThanTheirIndexSaysAreRefusedWithTheFir
   EXPECT_THAT([&] { check_complete(folder_ / "m", contents); }, ThrowsErrorWith("37 bytes, 36 expected"));
 }
 
-TEST_F(FormatContents, AShardOfMdsNeedsItsIndex) {
-  write("m/shard.00000.mds", "");
-  EXPECT_THAT([&] { contents_of(folder_ / "m"); }, ThrowsErrorWith("m/index.json is missing"));
-  EXPECT_THAT([&] { contents_of(folder_ / "m/shard.00000.mds"); },
-              ThrowsErrorWith("m/index.json is missing"));
-  write("m/index.json", "{}");
-  EXPECT_THAT(contents_of(folder_ / "m/shard.00000.mds").files, ElementsAre("index.json", "shard.00000.mds"));
-}
-
 TEST_F(FormatContents, ASubfolderThatCannotBeListedIsNamed) {
   write("d/open/a", "x");
   write("d/secret/b", "x");
@@ -215,12 +190,12 @@ TEST_F(FormatContents, LinksDevicesAndMissingOrEmptySourcesAreRefusedByName) {
 }
 
 TEST_F(FormatContents, ALinkToAFolderIsResolvedAndALinkToAFileKeepsItsName) {
-  write("real/a.npy", "");
+  write("real/a.h5", "");
   fs::create_directory_symlink("real", folder_ / "linked");
   EXPECT_EQ(contents_of(folder_ / "linked").folder, fs::canonical(folder_ / "real"));
   write("blobs/0123", "");
-  fs::create_symlink("blobs/0123", folder_ / "b.npy");
-  EXPECT_THAT(contents_of(folder_ / "b.npy").files, ElementsAre("b.npy"));
+  fs::create_symlink("blobs/0123", folder_ / "b.h5");
+  EXPECT_THAT(contents_of(folder_ / "b.h5").files, ElementsAre("b.h5"));
 }
 
 }  // namespace

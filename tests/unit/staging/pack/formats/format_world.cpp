@@ -39,13 +39,4 @@ std::string tfrecord(const std::vector<std::string>& records) {
   return file;
 }
 
-std::string npy(const std::string& type, const std::string& shape, const std::string& data,
-                const std::string& fortran) {
-  std::string header =
-      "{'descr': '" + type + "', 'fortran_order': " + fortran + ", 'shape': " + shape + ", }";
-  header.append(64 - (11 + header.size()) % 64, ' ').append("\n");
-  return "\x93NUMPY\x01" + std::string(1, '\0') + bytes_of(static_cast<std::uint16_t>(header.size())) +
-         header + data;
-}
-
 }  // namespace lockstep::staging_test

@@ -21,8 +21,4 @@ std::string megatron_index(int type_code, const std::vector<std::int32_t>& lengt
 /// A TFRecord file of these records.
 std::string tfrecord(const std::vector<std::string>& records);
 
-/// A version 1 .npy file.
-std::string npy(const std::string& type, const std::string& shape, const std::string& data,
-                const std::string& fortran = "False");
-
 }  // namespace lockstep::staging_test

@@ -1,6 +1,7 @@
 // HDF5 datasets that array packages do not write, but that libhdf5 allows.
 
 #include "staging/pack/formats/hdf5_library.h"
+#include "staging/pack/formats/rows_reader.h"
 #include "staging/pack/reader.h"
 #include "tests/unit/staging/pack/formats/format_world.h"
 
@@ -66,6 +67,27 @@ TEST_F(FormatHdf5, AShapeTooLargeForTheFileIsRefusedBeforeMemoryIsAllocated) {
   EXPECT_THAT([&] { open(make(rows(hsize_t{1} << 40), lists.get(), 1024)); },
               ThrowsErrorWith("x.h5:/x", "never written"));
   EXPECT_EQ(open(make(rows(1000), H5T_STD_I32LE, 10))->bytes(0), 4000U) << "a few zeros are data";
+}
+
+TEST_F(FormatHdf5, SamplesAreTheRowsAlongTheFirstAxis) {
+  EXPECT_EQ(rows_of({5}, 4, "a").row_bytes, 20U) << "an array with one axis is one sample";
+  EXPECT_EQ(rows_of({5}, 4, "a").rows, 1U);
+  EXPECT_EQ(rows_of({3, 2, 2}, 1, "a").rows, 3U);
+  EXPECT_EQ(rows_of({3, 2, 2}, 1, "a").row_bytes, 4U);
+  for (const std::vector<std::uint64_t>& shape : {std::vector<std::uint64_t>{0, 2}, {3, 0}, {0}})
+    EXPECT_THAT([&] { rows_of(shape, 8, "a"); }, ThrowsErrorWith("a holds no samples"));
+  EXPECT_THAT(
+      [&] {
+        rows_of({2, 1ULL << 32U, 1ULL << 32U}, 8, "a");
+      },
+      ThrowsErrorWith("larger than any file"));
+  EXPECT_EQ(tokens_of(TokenType::u16, 1), TokenType::u16);
+  EXPECT_EQ(tokens_of(TokenType::u16, 2), TokenType::u16);
+  EXPECT_EQ(tokens_of(TokenType::u16, 3), TokenType::none) << "pictures";
+  EXPECT_EQ(tokens_of(TokenType::f32, 1), TokenType::none);
+  write("f", std::string(17, 'x'));
+  EXPECT_THAT([&] { RowsReader(folder_, "f", 10, {.rows = 3, .row_bytes = 4}, TokenType::none); },
+              ThrowsErrorWith("truncated to 17 bytes", "the first lost sample is 1 at offset 14"));
 }
 
 TEST_F(FormatHdf5, ADatasetWithoutAShapeHasNoSamples) {

@@ -59,7 +59,7 @@ Bytes png_of(const Pixels& pixels, png_uint_32 format) {
   return packed;
 }
 
-Bytes jpeg_of(const Pixels& pixels, int channels) {
+Bytes jpeg_of(const Pixels& pixels, int channels, PixelSize size = kSize) {
   jpeg_compress_struct jpeg{};
   jpeg_error_mgr errors{};
   jpeg.err = jpeg_std_error(&errors);
@@ -67,8 +67,8 @@ Bytes jpeg_of(const Pixels& pixels, int channels) {
   unsigned char* memory = nullptr;
   unsigned long bytes = 0;  // NOLINT(google-runtime-int): libjpeg's type
   jpeg_mem_dest(&jpeg, &memory, &bytes);
-  jpeg.image_width = kSize.width;
-  jpeg.image_height = kSize.height;
+  jpeg.image_width = static_cast<JDIMENSION>(size.width);
+  jpeg.image_height = static_cast<JDIMENSION>(size.height);
   jpeg.input_components = channels;
   jpeg.in_color_space = channels == 3 ? JCS_RGB : JCS_GRAYSCALE;
   jpeg_set_defaults(&jpeg);
@@ -76,7 +76,7 @@ Bytes jpeg_of(const Pixels& pixels, int channels) {
   jpeg_start_compress(&jpeg, TRUE);
   while (jpeg.next_scanline < jpeg.image_height) {
     auto* row = const_cast<std::uint8_t*>(pixels.data()) +
-                jpeg.next_scanline * kSize.width * static_cast<std::size_t>(channels);
+                jpeg.next_scanline * size.width * static_cast<std::size_t>(channels);
     jpeg_write_scanlines(&jpeg, &row, 1);
   }
   jpeg_finish_compress(&jpeg);
@@ -110,6 +110,34 @@ TEST(Image, DecodesJpegClosely) {
   const Bytes packed = jpeg_of(gradient(3), 3);
   EXPECT_EQ(image_size(packed), kSize);
   EXPECT_THAT(differences(decode(packed), gradient(3)), Each(::testing::Le(6)));
+}
+
+// The loader decodes a large JPEG at a part of its size.
+TEST(Image, DecodesALargeJpegAtAHalfAQuarterOrAnEighth) {
+  const PixelSize large{.height = 401, .width = 603};
+  Pixels pixels;
+  for (std::size_t i = 0; i < large.height * large.width; ++i)
+    pixels.insert(pixels.end(), kColours, static_cast<std::uint8_t>(i % large.width / 3));
+  const Bytes packed = jpeg_of(pixels, 3, large);
+  EXPECT_EQ(decoded_size(packed, {100, 150}), (PixelSize{101, 151}));
+  EXPECT_EQ(decoded_size(packed, {102, 150}), (PixelSize{201, 302}));
+  EXPECT_EQ(decoded_size(packed, {100, 152}), (PixelSize{201, 302}));
+  EXPECT_EQ(decoded_size(packed, {1, 1}), (PixelSize{51, 76}));
+  EXPECT_EQ(decoded_size(packed, {300, 1}), large);
+  EXPECT_EQ(decoded_size(png_of(gradient(3), PNG_FORMAT_RGB), {1, 1}), kSize);
+  Pixels small(std::size_t{101} * 151 * kColours);
+  decode_image(packed, small, {100, 150});
+  EXPECT_NEAR(small[(50 * 151 + 75) * kColours], 100, 4);
+}
+
+TEST(Resample, ShrinksWithoutIgnoringAnyPixel) {
+  const PixelSize size{.height = 60, .width = 100};
+  Pixels stripes;
+  for (std::size_t i = 0; i < size.height * size.width; ++i)
+    stripes.insert(stripes.end(), kColours, i % 4 == 0 ? 200 : 0);
+  Pixels small(std::size_t{15} * 25 * kColours);
+  crop_and_resample(stripes, size, kColours, {.size = size}, small, {15, 25});
+  for (std::size_t x = 3; x < 22; ++x) EXPECT_NEAR(small[(7 * 25 + x) * kColours], 50, 12) << "column " << x;
 }
 
 TEST(Image, GreyBecomesRedGreenAndBlue) {

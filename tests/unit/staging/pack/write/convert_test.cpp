@@ -9,6 +9,7 @@
 #include "staging/pack/reader.h"
 #include "staging/pack/write/create.h"
 #include "staging/pack/write/file_list.h"
+#include "staging/pack/write/packer.h"
 #include "tests/unit/staging/every_call.h"
 #include "tests/unit/staging/staging_world.h"
 
@@ -58,16 +59,6 @@ class PackConvert : public staging_test::StagingTest {
       writer.end_document();
     }
     writer.finish();
-  }
-  /// A sample of two columns of these names (JSON), 20 and 5 bytes long.
-  void write_mds(const std::string& columns) const {
-    const auto words = [](const std::vector<std::uint32_t>& numbers) { return bytes_of_numbers(numbers); };
-    const std::string shard = words({1, 12, 45}) + words({20, 5}) + std::string(20, 'n') + "other";
-    write("mds/shard.00000.mds", shard);
-    write("mds/index.json",
-          R"({"version":2,"shards":[{"version":2,"format":"mds","samples":1,"column_names":)" + columns +
-              R"(,"column_encodings":["bytes","bytes"],"column_sizes":[null,null],"raw_data":)"
-              R"({"basename":"shard.00000.mds","bytes":45,"hashes":{}},"zip_data":null}]})");
   }
 };
 
@@ -180,26 +171,25 @@ class CorruptingFileSystem : public FileSystem {
 };
 
 TEST_F(PackConvert, AWrongCopyIsDetected) {
-  write_mds(R"(["text","other"])");
   make_pack("p", {{"a.txt", std::string(3000, 'n')}});
-  for (const char* source : {"p", "mds"}) {
-    CorruptingFileSystem files;
-    ConvertOptions broken = options(source, "q");
-    broken.system = &files;
-    EXPECT_THAT([&] { convert(broken); }, ThrowsErrorWith("shard-000000.tar, sample 0"));
-    EXPECT_THAT(names_here(), ElementsAre("mds", "p", "p.src"));
-  }
-  convert(options("mds", "q"));
+  CorruptingFileSystem files;
+  ConvertOptions broken = options("p", "q");
+  broken.system = &files;
+  EXPECT_THAT([&] { convert(broken); }, ThrowsErrorWith("shard-000000.tar, sample 0"));
+  EXPECT_THAT(names_here(), ElementsAre("p", "p.src"));
 }
 
-TEST_F(PackConvert, ColumnsWhoseNamesCannotBeFileNamesAreRefused) {
-  for (const char* columns :
-       {R"(["x","../../../evil"])", R"(["x","/evil"])", R"(["x","a/b"])", R"(["x","x"])", R"(["","bin"])"}) {
-    write_mds(columns);
-    EXPECT_THAT([&] { convert(options("mds", "q")); }, ThrowsErrorWith("sample '", "cannot be a file"))
-        << columns;
-    EXPECT_THAT(names_here(), ElementsAre("mds"));
-  }
+TEST_F(PackConvert, KindsThatCannotBePartsOfFileNamesAreRefused) {
+  FileSystem& system = FileSystem::real();
+  fs::create_directory(folder_ / "q");
+  Journal journal(folder_ / "journal", "test", system);
+  Packer packer({.folder = folder_ / "q", .shard_bytes = 1 << 20}, journal, system);
+  packer.begin_sample("a", 0);
+  packer.begin_part("x", 0);
+  packer.end_part(0);
+  for (const char* kind : {"../../../evil", "/evil", "a/b", "x"})
+    EXPECT_THAT([&] { packer.begin_part(kind, 0); }, ThrowsErrorWith("sample 'a'", "cannot be a file"))
+        << kind;
 }
 
 TEST_F(PackConvert, StoppedItLeavesNothing) {

@@ -13,6 +13,7 @@
 
 #include "common/clock.h"
 #include "common/sockets.h"
+#include "common/tool.h"
 #include "staging/cache/store.h"
 #include "staging/pack/index.h"
 #include "staging/rendezvous/rendezvous.h"
@@ -78,7 +79,7 @@ void take_part(const NodesOptions& nodes, SourceState state, const Serve& serve,
   const pid_t server = staging_test::start_child([&] { serve_all(listening, nodes.key, serve); });
   listening.reset();
   rendezvous->set_address({{"name", "fake"}, {"hosts", {"127.0.0.1"}}, {"port", port}});
-  rendezvous->gather("places", {{"protocol", kExchangeProtocol}, {"at_once", 1}});
+  rendezvous->gather("places", {{"release", version()}, {"at_once", 1}});
   if (killed) ::kill(server, SIGKILL);
   rendezvous->chains(std::string(1, static_cast<char>(state)), 0);
   rendezvous->gather("contents:0", {{"contents", nlohmann::json::object()}});
