@@ -15,7 +15,6 @@
 #include "runtime/train/distributed_optimizer.h"    // IWYU pragma: export
 #include "runtime/train/fused_optimizer.h"          // IWYU pragma: export
 #include "runtime/train/grad_scaler.h"              // IWYU pragma: export
-#include "runtime/train/gradient_noise_scale.h"     // IWYU pragma: export
 #include "runtime/train/learning_rate.h"            // IWYU pragma: export
 #include "runtime/train/script_module.h"            // IWYU pragma: export
 #include "runtime/train/settings.h"                 // IWYU pragma: export

@@ -200,9 +200,7 @@ void Reducer::send_message() {
 }
 
 bool Reducer::receives_later() const {
-  const bool hook_waits =
-      comm_hook_ && comm_hook_->uses_result_dropped() && average_.mode() == Averaging::by_count;
-  return on_device() && average_.agreed() && !hook_waits;
+  return on_device() && average_.agreed();
 }
 
 // Of this step, or on a device of the step before.
@@ -210,18 +208,8 @@ void Reducer::receive_messages() {
   while (message_.pending() > (receives_later() ? 1 : 0)) {
     summary_ = message_.receive();
     observer_.received(summary_.durations);
-    const bool decided = average_.agreed();
     own_factor_ = average_.adopt(summary_.average);
-    if (decided || !comm_hook_) continue;
-    if (average_.mode() == Averaging::by_count) comm_hook_->averages_by_count();
-    scale_hook();
   }
-}
-
-void Reducer::scale_hook() {
-  const double scale = average_.loss_factor();
-  if (comm_hook_ && scale != hooks_scale_) comm_hook_->gradients_scaled(scale / hooks_scale_);
-  hooks_scale_ = scale;
 }
 
 void Reducer::begin_sync() {
@@ -241,7 +229,6 @@ void Reducer::begin_sync() {
   }
   for (auto& bucket : buckets_) bucket.pending = bucket.parameters.size();
   send_message();
-  if (average_.agreed()) scale_hook();
   assume_unused();
 }
 

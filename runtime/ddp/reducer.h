@@ -180,7 +180,6 @@ class Reducer {
   void count_step();
   void send_message();
   void receive_messages();
-  void scale_hook();
   void assume_unused();
   void mark_ready(std::size_t index);
   void take_gradient(std::size_t index);
@@ -229,7 +228,6 @@ class Reducer {
   DeviceFactor device_factor_;
   double own_factor_ = 1;  // of this rank's gradients, before they are reduced in this step
   std::shared_ptr<CommHook> comm_hook_;
-  double hooks_scale_ = 1;  // the loss factor that the hook saw last
   State state_ = State::idle;
   Layout layout_ = Layout::assigned;
   bool learning_ = true;        // until the end of the first synchronised backward

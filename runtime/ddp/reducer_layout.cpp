@@ -51,14 +51,10 @@ void Reducer::allocate() {
     Bucket& bucket = buckets_[index];
     if (is_sparse(bucket)) continue;
     std::vector<torch::Tensor> tensors;
-    std::vector<std::string> names;
-    for (const std::size_t i : bucket.parameters) {
-      tensors.push_back(parameters_[i].tensor);
-      names.push_back(parameters_[i].name);
-    }
+    for (const std::size_t i : bucket.parameters) tensors.push_back(parameters_[i].tensor);
     bucket.flat.emplace(device_communicator_, fmt::format("bucket {}", index), tensors);
     bucket.view.emplace(number, number + 1 == dense, bucket.flat->buffer(), bucket.flat->tensor(),
-                        bucket.flat->views(), tensors, std::move(names));
+                        bucket.flat->views(), tensors);
     ++number;
     if (!options_.gradient_as_bucket_view) continue;
     for (std::size_t slot = 0; slot < tensors.size(); ++slot) {

@@ -103,7 +103,6 @@ TEST_F(Waits, AreNoneInAStepWithAHook) {
 // Its buckets are multiplied by the factor after backward, and no operation of the hook has waited for that.
 struct NoOperation : CommHook {
   CommFuture start(GradBucket& /*bucket*/, comm::Communicator& /*ranks*/) override { return {}; }
-  bool uses_result_dropped() const override { return false; }
 };
 
 TEST_F(Waits, OfTheStreamForTheFactorAreMadeForAHookWithoutOperations) {

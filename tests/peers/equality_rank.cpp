@@ -92,13 +92,6 @@ void register_hook(DistributedDataParallelBase& ddp, const json& of) {
   const std::string hook = of.value("hook", "");
   if (hook == "fp16") ddp.register_comm_hook(fp16_compress_hook());
   if (hook == "bf16") ddp.register_comm_hook(bf16_compress_hook());
-  if (hook == "power_sgd") {
-    PowerSgdOptions options;
-    options.matrix_approximation_rank = of.value("matrix_approximation_rank", 1);
-    options.start_power_sgd_iter = of.at("start_power_sgd_iter");
-    options.min_compression_rate = of.value("min_compression_rate", 2.0);
-    ddp.register_comm_hook(power_sgd_hook(options));
-  }
 }
 
 void zero_gradients(const torch::nn::Module& module, bool to_none) {

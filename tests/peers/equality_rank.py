@@ -12,7 +12,6 @@ import torch
 import torch.distributed as dist
 from model import VOCABULARY, Model, loss_of
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
-from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as power_sgd
 from torch.nn.parallel import DistributedDataParallel
 
 ITERATIONS, MAX_RANKS, SEQUENCES, LENGTH = 12, 4, 3, 5
@@ -51,14 +50,6 @@ def register_hook(ddp, case):
         ddp.register_comm_hook(None, default_hooks.fp16_compress_hook)
     elif hook == "bf16":
         ddp.register_comm_hook(None, bf16_through_f32)
-    elif hook == "power_sgd":
-        state = power_sgd.PowerSGDState(
-            None,
-            matrix_approximation_rank=case.get("matrix_approximation_rank", 1),
-            start_powerSGD_iter=case["start_power_sgd_iter"],
-            min_compression_rate=case.get("min_compression_rate", 2),
-        )
-        ddp.register_comm_hook(state, power_sgd.powerSGD_hook)
 
 
 def run_case(case, data, rank, ranks):

@@ -69,7 +69,7 @@ class ArchiveItem : public Item {
            (options_.type == kObject &&
             std::find(kEarlierTypes.begin(), kEarlierTypes.end(), type) != kEarlierTypes.end());
   }
-  Kind kind() const override { return options_.kind; }
+  Kind kind() const override { return Kind::small; }
   Order order() const override { return options_.order; }
 
   Section save() override {
@@ -81,18 +81,10 @@ class ArchiveItem : public Item {
     return {.tensors = {{kArchive, tensor}}};
   }
 
-  void check(const std::vector<Section>& ranks) override {
-    if (options_.kind == Kind::per_rank) (void)tensor_in(ranks.at(0), kArchive);
-  }
-
-  std::vector<bool> needed(const std::vector<Section>& ranks) override {
-    std::vector<bool> needed(ranks.size());
-    needed[options_.rank % ranks.size()] = true;
-    return needed;
-  }
+  void check(const std::vector<Section>& /*ranks*/) override {}
 
   void load(const std::vector<Section>& ranks) override {
-    const Section& saved = ranks.at(options_.rank % ranks.size());
+    const Section& saved = ranks.at(0);
     const std::string bytes =
         has_archive(saved) ? text_in(tensor_in(saved, kArchive)) : archive_of_earlier(saved);
     torch::serialize::InputArchive archive;

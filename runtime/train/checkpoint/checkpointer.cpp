@@ -433,13 +433,6 @@ void Checkpointer::add(const std::string& name, LearningRate& learning_rate) {
   add_item(name, checkpoint::object_item(learning_rate, {.order = Item::Order::last}));
 }
 
-void Checkpointer::add(const std::string& name, CommHook& hook) {
-  add_item(name, checkpoint::object_item(hook, {.type = "hook",
-                                                .kind = Item::Kind::per_rank,
-                                                .order = Item::Order::tensors,
-                                                .rank = static_cast<std::size_t>(state_->world.rank())}));
-}
-
 void Checkpointer::add_value(const std::string& name,
                              std::variant<std::int64_t*, double*, std::string*, torch::Tensor*> value) {
   add_item(name, std::visit([](auto* pointer) { return checkpoint::value_item(*pointer); }, value));

@@ -40,7 +40,6 @@ namespace lockstep {
 namespace checkpoint {
 class Item;
 }
-class CommHook;
 class DistributedOptimizerBase;
 class FileSystem;
 class LearningRate;
@@ -64,7 +63,7 @@ struct CheckpointerOptions {
 template <typename Type>
 concept Persistent =
     !std::derived_from<Type, torch::nn::Module> && !std::derived_from<Type, torch::optim::Optimizer> &&
-    !std::derived_from<Type, DistributedOptimizerBase> && !std::derived_from<Type, CommHook> &&
+    !std::derived_from<Type, DistributedOptimizerBase> &&
     requires(Type & object, torch::serialize::OutputArchive& out, torch::serialize::InputArchive& in) {
   object.save(out);
   object.load(in);
@@ -113,9 +112,6 @@ class Checkpointer {
   void add(const std::string& name, WeightAverage& average);
   /// An exception, because it is loaded after the optimizers, whose learning rates it then sets.
   void add(const std::string& name, LearningRate& learning_rate);
-  /// An exception, because each rank saves its own: the state that it keeps of its gradients, as power_sgd_hook(),
-  /// GradientNoiseScale and hooks of your own do.
-  void add(const std::string& name, CommHook& hook);
 
   /// Saves the state after `step` steps: copies it to memory, and begins to write it. Waits if the checkpoint
   /// before it is still being written from that memory. The time counts as the record's phase `checkpoint`.

@@ -39,9 +39,7 @@ using LoadObject = std::function<void(torch::serialize::InputArchive&)>;
 inline constexpr const char* kObject = "object";
 struct ArchiveItemOptions {
   std::string type = kObject;  ///< an object reads the types of earlier versions too
-  Item::Kind kind = Item::Kind::small;
   Item::Order order = Item::Order::refusing;
-  std::size_t rank = 0;
 };
 /// An object that saves itself into an archive. `load` may refuse the archive.
 ItemPointer archive_item(SaveObject save, LoadObject load, ArchiveItemOptions options = {});

@@ -2,8 +2,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <limits>
-
 #include "common/error.h"
 #include "runtime/ddp/hooks/compression.h"
 #include "runtime/ddp/reducer.h"
@@ -24,12 +22,10 @@ class Mean : public CommHook {
     return {{ranks.all_reduce(bucket.memory(), "mean", {.op = comm::ReduceOp::average})}, {}};
   }
   void buckets_changed() override { ++changes; }
-  void gradients_scaled(double factor) override { scale *= factor; }
 
   std::vector<std::size_t> order;
   bool last_seen = false;
   int changes = 0;
-  double scale = 1;
 };
 
 /// The largest difference from the gradients of one process on the whole batch, over some steps, relative to
@@ -73,20 +69,6 @@ TEST(CommHook, WorksWithAveragingByCount) {
   EXPECT_LE(difference_under(std::make_shared<Mean>(), torch::kDouble, true), 1e-12);
 }
 
-TEST(CommHook, GetsTheScaleOfGradients) {
-  Net net;
-  DistributedDataParallel ddp(net, world(), small_buckets());
-  const auto hook = std::make_shared<Mean>();
-  ddp.register_comm_hook(hook);
-  for (const std::int64_t tokens : {8, 8, 512, 512}) {
-    const auto input = rows(2, 1);
-    ddp.backward(sum_of_squares(ddp(input), input), tokens);
-    EXPECT_DOUBLE_EQ(hook->scale, ddp.reducer().average().loss_factor());
-    net->zero_grad();
-  }
-  EXPECT_LT(hook->scale, 1.0 / 256);
-}
-
 TEST(CommHook, CompressesToHalvesWithinTheirRounding) {
   EXPECT_LE(difference_under(fp16_compress_hook(), torch::kFloat), 1.0 / 1024);
   EXPECT_LE(difference_under(fp16_compress_hook(), torch::kFloat, true), 1.0 / 1024);
@@ -104,103 +86,6 @@ TEST(CommHook, CanBeRegisteredOnceAndBeforeBackward) {
   DistributedDataParallel late(other, world(), small_buckets());
   late(rows(1, 1)).sum().backward();
   EXPECT_THAT(error_of([&] { late.register_comm_hook(fp16_compress_hook()); }), HasSubstr("before"));
-}
-
-PowerSgdOptions power_sgd(std::int64_t rank, bool error_feedback = true) {
-  return {.matrix_approximation_rank = rank,
-          .start_power_sgd_iter = 0,
-          .min_compression_rate = 0,
-          .use_error_feedback = error_feedback};
-}
-
-TEST(PowerSgd, IsExactWithFullRank) {
-  EXPECT_LE(difference_under(power_sgd_hook(power_sgd(100)), torch::kDouble), 1e-10);
-  EXPECT_LE(difference_under(power_sgd_hook(power_sgd(100)), torch::kDouble, true), 1e-10);
-}
-
-TEST(PowerSgd, IsExactUntilItStarts) {
-  auto options = power_sgd(1);
-  options.start_power_sgd_iter = 4;
-  EXPECT_LE(difference_under(power_sgd_hook(options), torch::kDouble), 1e-12);
-  options.start_power_sgd_iter = 3;
-  EXPECT_GT(difference_under(power_sgd_hook(options), torch::kDouble), 1e-6);
-}
-
-TEST(PowerSgd, DoesNotCompressMatricesThatWouldNotGetSmaller) {
-  auto options = power_sgd(4);
-  options.min_compression_rate = 2;  // 8 × 8 as 4 × (8 + 8)
-  EXPECT_LE(difference_under(power_sgd_hook(options), torch::kDouble), 1e-12);
-}
-
-// The relative error of the mean over many steps, for a gradient that is the same in each step.
-double long_run_error(const PowerSgdOptions& options, bool empty_steps = false) {
-  torch::nn::Linear layer(torch::nn::LinearOptions(16, 16).bias(false));
-  layer->to(torch::kDouble);
-  DistributedDataParallel ddp(layer, world());
-  ddp.register_comm_hook(power_sgd_hook(options));
-  torch::Tensor exact = torch::zeros({16, 16}, torch::kDouble);
-  for (int rank = 0; rank < world().size(); ++rank)
-    exact += rows(16, 900 + static_cast<std::uint64_t>(rank), 16) / world().size();
-  const auto mine = rows(16, 900 + static_cast<std::uint64_t>(world().rank()), 16);
-  torch::Tensor sum = torch::zeros({16, 16}, torch::kDouble);
-  constexpr int kSteps = 400;
-  for (int step = 0; step < kSteps; ++step) {
-    // The gradient is `mine` for any weights.
-    ddp.backward((ddp(torch::eye(16, torch::kDouble)).t() * mine).sum(), 1);
-    sum += layer->weight.grad();
-    layer->zero_grad();
-    if (!empty_steps) continue;
-    ddp.skip();  // on all ranks: a step without tokens
-    EXPECT_EQ(layer->weight.grad().abs().max().item<double>(), 0);
-  }
-  return ((sum / kSteps - exact).norm() / exact.norm()).item<double>();
-}
-
-TEST(PowerSgd, LosesNothingInTheLongRunByErrorFeedback) {
-  EXPECT_LE(long_run_error(power_sgd(2, true)), 0.06);
-  EXPECT_GE(long_run_error(power_sgd(2, false)), 0.3);
-}
-
-TEST(PowerSgd, LosesNothingInStepsWithoutTokens) {
-  EXPECT_LE(long_run_error(power_sgd(2, true), true), 0.06);
-}
-
-TEST(PowerSgd, RecoversFromInfiniteGradients) {
-  torch::nn::Linear layer(torch::nn::LinearOptions(16, 16).bias(false));
-  DistributedDataParallel ddp(layer, world());
-  ddp.register_comm_hook(power_sgd_hook(power_sgd(2)));
-  for (int step = 0; step < 4; ++step) {
-    auto mine = rows(16, 900 + static_cast<std::uint64_t>(world().rank()), 16).to(torch::kFloat);
-    const bool infinite = step == 1;
-    if (infinite && world().rank() == 0) mine[3][4] = std::numeric_limits<float>::infinity();
-    ddp.backward((ddp(torch::eye(16)).t() * mine).sum(), 1);
-    const auto gradient = layer->weight.grad();
-    EXPECT_EQ(gradient.isfinite().all().item<bool>(), !infinite) << step;
-    if (!infinite) {
-      EXPECT_GT(gradient.abs().max().item<double>(), 0.01);
-      EXPECT_TRUE(same_bits_everywhere(gradient));
-    }
-    layer->zero_grad();
-  }
-}
-
-TEST(PowerSgd, RemembersNoErrorOfUncompressedGradients) {
-  torch::nn::Linear layer(2, 2);
-  layer->to(torch::kBFloat16);
-  DistributedDataParallel ddp(layer, world());
-  ddp.register_comm_hook(power_sgd_hook(power_sgd(1)));
-  const double mine = world().rank() == 0 ? 1 : -0.875;
-  const double mean = (1 - 0.875 * (world().size() - 1)) / world().size();
-  for (int step = 0; step < 500; ++step) {
-    ddp.backward((ddp(torch::ones({1, 2}, torch::kBFloat16)) * mine).sum(), 1);
-    ASSERT_NEAR(layer->bias.grad()[0].item<double>(), mean, 0.01) << step;
-    layer->zero_grad();
-  }
-}
-
-TEST(PowerSgd, RefusesARankBelowOne) {
-  EXPECT_THAT(error_of([] { power_sgd_hook({.matrix_approximation_rank = 0}); }),
-              HasSubstr("matrix_approximation_rank ("));
 }
 
 /// An embedding and a layer after it.
