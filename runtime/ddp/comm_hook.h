@@ -38,8 +38,8 @@ class GradBucket {
         gradients_(std::move(gradients)),
         parameters_(std::move(parameters)) {}
 
-  /// Its number, in the order in which buckets are reduced. Hooks never receive sparse gradients. A bucket
-  /// holds the same parameters in each step, until buckets_changed().
+  /// Its number, in the order in which buckets are reduced. A bucket holds the same parameters in each step, until
+  /// buckets_changed().
   std::size_t index() const { return index_; }
   bool is_last() const { return is_last_; }
 

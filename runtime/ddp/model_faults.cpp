@@ -200,7 +200,7 @@ void FirstForward::look_at_graph(const std::vector<torch::Tensor>& results,
   }
   if (options.rebuild_buckets && (!options.find_unused_parameters || options.static_graph)) return;
   std::vector<std::uint64_t> first_used;
-  for (const auto& [name, parameter, sparse] : named_parameters_of(module_)) {
+  for (const auto& [name, parameter] : named_parameters_of(module_)) {
     const auto used = graph.parameters.find(parameter.unsafeGetTensorImpl());
     if (used != graph.parameters.end() && first_used.size() < kMaxOrdered) first_used.push_back(used->second);
   }

@@ -5,7 +5,6 @@
 
 #include "common/error.h"
 #include "runtime/ddp/device.h"
-#include "runtime/ddp/sparse_gradient.h"
 
 namespace lockstep::ddp {
 namespace {
@@ -299,18 +298,12 @@ void Reducer::mark_ready(std::size_t index) {
 void Reducer::take_gradient(std::size_t index) {
   Parameter& parameter = parameters_[index];
   torch::Tensor& gradient = parameter.tensor.mutable_grad();
-  if (gradient.defined() && gradient.is_sparse() != parameter.sparse) {
-    if (parameter.sparse) {
-      fail_usage(
-          "parameter '{}' of an embedding with sparse(true) has a dense gradient, because another layer uses the parameter too; set sparse(false)",
-          parameter.name);
-    }
+  if (gradient.defined() && gradient.is_sparse()) {
     fail_usage(
-        "parameter '{}' has a sparse gradient, but only parameters of torch::nn::Embedding and EmbeddingBag may have one; make its layer dense",
+        "parameter '{}' has a sparse gradient, which is not supported; set sparse(false) in the options of its embedding",
         parameter.name);
   }
   parameter.had_none = parameter.had_none || !gradient.defined();
-  if (parameter.sparse) return;
   const torch::Tensor& view = buckets_[parameter.bucket].flat->view(parameter.slot);
   if (!gradient.defined()) {
     view.zero_();
@@ -330,16 +323,14 @@ void Reducer::launch_ready_buckets() {
 
 void Reducer::launch(std::size_t index) {
   Bucket& bucket = buckets_[index];
-  observer_.launching(index, bucket.parameters, bucket.flat ? bucket.flat->buffer().bytes() : 0);
+  observer_.launching(index, bucket.parameters, bucket.flat->buffer().bytes());
   // On a GPU the factor over ranks is read now; the message that sets the other one comes later.
   std::shared_ptr<const double> factor = average_.factor();
   if (on_device() && average_.mode() == Averaging::over_ranks) factor = average_.rank_factor();
   const double* scale = factor.get();
   const void* device_scale = nullptr;
-  const Parameter& first = parameters_[bucket.parameters.front()];
-  const torch::Tensor mine = first.sparse ? first.tensor.grad() : bucket.flat->tensor();
-  if (own_factor_ != 1 && mine.defined()) mine.mul_(own_factor_);
-  if (on_device() && bucket.flat && !comm_hook_) {
+  if (own_factor_ != 1) bucket.flat->tensor().mul_(own_factor_);
+  if (on_device() && !comm_hook_) {
     const bool half = comm::size_of(bucket.flat->buffer().type) == 2;  // the factor may not fit into 16 bits
     if (device_factor_.known()) {
       scale = nullptr;
@@ -353,16 +344,7 @@ void Reducer::launch(std::size_t index) {
       scale = nullptr;
     }
   }
-  if (first.sparse) {
-    bucket.future = sum_sparse(
-        {host_communicator_, device_communicator_}, first.tensor, mine,
-        fmt::format("the sparse gradient of '{}'", first.name),
-        [this, factor](const torch::Tensor& rows) {
-          if (!device_factor_.known()) return rows * *factor;
-          return rows * device_factor_.for_this_stream(rows.scalar_type());
-        },
-        [&bucket](torch::Tensor sum) { bucket.sparse_sum = std::move(sum); });
-  } else if (comm_hook_) {
+  if (comm_hook_) {
     bucket.future = comm_hook_->start(*bucket.view, device_communicator_);
   } else {
     // If backward throws, this object may be destroyed before the operation, which waits for other ranks,
@@ -379,8 +361,6 @@ void Reducer::launch(std::size_t index) {
 
 // A hook may send anything, but one that moves parameters is a sharded optimizer's.
 std::optional<record::Collective> Reducer::collective() const {
-  const auto sparse = [](const Parameter& parameter) { return parameter.sparse; };
-  if (std::any_of(parameters_.begin(), parameters_.end(), sparse)) return std::nullopt;
   if (!comm_hook_) return record::Collective::all_reduce;
   if (comm_hook_->moves_parameters()) return record::Collective::reduce_scatter;
   return std::nullopt;
@@ -403,12 +383,7 @@ void Reducer::discard() {
   for (auto& parameter : parameters_) {
     parameter.used = parameter.reached = false;
     torch::Tensor& gradient = parameter.tensor.mutable_grad();
-    if (!gradient.defined()) continue;
-    if (parameter.sparse) {
-      gradient = torch::Tensor();
-    } else {
-      gradient.zero_();
-    }
+    if (gradient.defined()) gradient.zero_();
   }
   graph_walked_ = false;
   unseen_forwards_ = 0;

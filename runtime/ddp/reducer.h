@@ -127,7 +127,6 @@ class Reducer {
   struct Parameter {
     std::string name;
     torch::Tensor tensor;
-    bool sparse = false;
     std::size_t bucket = 0;
     std::size_t slot = 0;
     std::uint32_t expected = 1;  // gradients per backward, as learned
@@ -140,13 +139,12 @@ class Reducer {
     bool had_none = false;        // .grad was undefined when the bucket needed it
   };
   struct Bucket {
-    std::optional<FlatBucket> flat;  // none for a sparse gradient
+    std::optional<FlatBucket> flat;
     std::optional<GradBucket> view;  // of `flat`, for hooks
     std::vector<std::size_t> parameters;
     std::size_t pending = 0;  // parameters that are not ready
-    comm::WorkHandle work;    // the reduction; a hook, or a sparse gradient, has `future` instead
+    comm::WorkHandle work;    // the reduction; a hook has `future` instead
     CommFuture future;
-    torch::Tensor sparse_sum;
   };
   /// The state of one backward: idle → armed → accumulating | collecting | launching → idle. ddp.backward() and gradients
   /// of unknown outputs leave `armed` out. Collecting becomes launching when backward has ended. If backward throws,

@@ -146,7 +146,6 @@ void Reducer::wait_for_futures() {
   if (!comm_hook_) return;
   if (device_factor_.known()) {
     for (auto& bucket : buckets_) {
-      if (!bucket.flat) continue;
       torch::Tensor& gradients = bucket.view->buffer();
       gradients.mul_(device_factor_.for_this_stream(gradients.scalar_type()) * host_communicator_.size());
     }
@@ -156,8 +155,7 @@ void Reducer::wait_for_futures() {
   const double factor = over_ranks ? *average_.rank_factor() : *average_.factor();
   const double scale = factor * host_communicator_.size();  // hooks give the mean over ranks
   for (auto& bucket : buckets_) {
-    if (!bucket.flat || scale == 1.0) continue;
-    bucket.view->buffer().mul_(scale);
+    if (scale != 1.0) bucket.view->buffer().mul_(scale);
   }
 }
 
@@ -171,20 +169,16 @@ void Reducer::give_back_gradients() {
   }
   for (auto& parameter : parameters_) {
     torch::Tensor& gradient = parameter.tensor.mutable_grad();
-    Bucket& bucket = buckets_[parameter.bucket];
     if (!parameter.used_anywhere) {
       if (parameter.had_none) gradient = torch::Tensor();
-    } else if (parameter.sparse) {
-      gradient = std::move(bucket.sparse_sum);
     } else if (!options_.gradient_as_bucket_view) {
-      const auto& view = bucket.flat->view(parameter.slot);
+      const auto& view = buckets_[parameter.bucket].flat->view(parameter.slot);
       if (gradient.defined()) {
         gradient.copy_(view);
       } else {
         gradient = view.clone();
       }
     }
-    bucket.sparse_sum = torch::Tensor();
   }
 }
 

@@ -15,8 +15,7 @@ std::vector<ParameterSize> Reducer::sizes() const {
   std::vector<ParameterSize> sizes;
   for (const auto& parameter : parameters_) {
     sizes.push_back({.bytes = bytes_in_bucket(parameter.tensor),
-                     .group = static_cast<std::uint32_t>(parameter.tensor.scalar_type()),
-                     .alone = parameter.sparse});
+                     .group = static_cast<std::uint32_t>(parameter.tensor.scalar_type())});
   }
   return sizes;
 }
@@ -43,19 +42,13 @@ void Reducer::plan(const Assignment& assignment) {
 
 // Gives the buckets memory, one after the other, and moves gradients there, which frees their old memory.
 void Reducer::allocate() {
-  const auto is_sparse = [&](const Bucket& bucket) { return parameters_[bucket.parameters.front()].sparse; };
-  const auto sparse = std::count_if(buckets_.begin(), buckets_.end(), is_sparse);
-  const std::size_t dense = buckets_.size() - static_cast<std::size_t>(sparse);
-  std::size_t number = 0;  // of the bucket among the dense ones, which hooks see
   for (std::size_t index = 0; index < buckets_.size(); ++index) {
     Bucket& bucket = buckets_[index];
-    if (is_sparse(bucket)) continue;
     std::vector<torch::Tensor> tensors;
     for (const std::size_t i : bucket.parameters) tensors.push_back(parameters_[i].tensor);
     bucket.flat.emplace(device_communicator_, fmt::format("bucket {}", index), tensors);
-    bucket.view.emplace(number, number + 1 == dense, bucket.flat->buffer(), bucket.flat->tensor(),
+    bucket.view.emplace(index, index + 1 == buckets_.size(), bucket.flat->buffer(), bucket.flat->tensor(),
                         bucket.flat->views(), tensors);
-    ++number;
     if (!options_.gradient_as_bucket_view) continue;
     for (std::size_t slot = 0; slot < tensors.size(); ++slot) {
       torch::Tensor& gradient = tensors[slot].mutable_grad();

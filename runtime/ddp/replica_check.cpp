@@ -112,9 +112,9 @@ void ReplicaCheck::finish(std::uint64_t hash, std::int64_t step) {
   const torch::NoGradGuard no_grad;
   double largest = 0;
   std::string difference = "bits that make no difference";  // such as -0 and 0
-  for (const auto& [name, tensor, sparse] : parameters_) {
+  for (const auto& [name, tensor] : parameters_) {
     const torch::Tensor first = tensor.detach().clone();
-    broadcast_from(device_communicator_, 0, {{name, first, sparse}}, "parameter to compare");
+    broadcast_from(device_communicator_, 0, {{name, first}}, "parameter to compare");
     const double mine = largest_difference(tensor.detach(), first);
     if (!(mine <= largest)) {
       largest = mine;

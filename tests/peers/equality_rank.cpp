@@ -59,7 +59,7 @@ std::vector<std::pair<std::string, torch::Tensor>> state_of(const torch::nn::Mod
 Tensors make_data() {
   torch::manual_seed(10);
   Tensors data;
-  for (const auto& [name, tensor] : state_of(*Model(false))) {
+  for (const auto& [name, tensor] : state_of(*Model())) {
     data.insert("weight/" + name, tensor.detach().clone());
   }
   for (const char* name : {"tokens", "targets"}) {
@@ -107,7 +107,7 @@ void zero_gradients(const torch::nn::Module& module, bool to_none) {
 
 void run_case(World& world, const json& of, const Tensors& data, Tensors& results) {
   const std::string prefix = of.at("name").get<std::string>() + "/";
-  Model model(of.value("sparse", false));
+  Model model;
   {
     const torch::NoGradGuard no_grad;
     for (auto& [name, tensor] : state_of(*model)) tensor.copy_(data.at("weight/" + name));
@@ -146,8 +146,7 @@ void run_case(World& world, const json& of, const Tensors& data, Tensors& result
       for (const auto& item : model->named_parameters()) {
         if (!item.value().grad().defined()) continue;
         const auto gradient = item.value().grad().detach();
-        results.insert(fmt::format("{}gradient/{}/{}", prefix, step, item.key()),
-                       gradient.is_sparse() ? gradient.to_dense() : gradient.clone());
+        results.insert(fmt::format("{}gradient/{}/{}", prefix, step, item.key()), gradient.clone());
       }
       if ((step + 1) % sync_every == 0) {
         optimizer.step();

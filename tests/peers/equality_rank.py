@@ -20,7 +20,7 @@ ITERATIONS, MAX_RANKS, SEQUENCES, LENGTH = 12, 4, 3, 5
 def make_data():
     """The input of both sides: initial weights, and tokens and targets of each iteration and rank."""
     torch.manual_seed(20)
-    data = {"weight/" + name: tensor.detach().clone() for name, tensor in Model(False).state_dict().items()}
+    data = {"weight/" + name: tensor.detach().clone() for name, tensor in Model().state_dict().items()}
     shape = (ITERATIONS, MAX_RANKS, SEQUENCES, LENGTH)
     for name in ("tokens", "targets"):
         data[name] = torch.randint(VOCABULARY, shape)
@@ -56,7 +56,7 @@ def run_case(case, data, rank, ranks):
     results = {}
     # PyTorch has no option for it; DistributedDataParallel reads this when it is made.
     dist._DEFAULT_FIRST_BUCKET_BYTES = case.get("first_bucket_bytes", 1024 * 1024)
-    model = Model(case.get("sparse", False))
+    model = Model()
     model.load_state_dict({name[7:]: tensor for name, tensor in data.items() if name.startswith("weight/")})
     model.train(case.get("training", True))
     ddp = DistributedDataParallel(
@@ -88,7 +88,7 @@ def run_case(case, data, rank, ranks):
                 iteration += 1
             for name, parameter in model.named_parameters():
                 if parameter.grad is not None:
-                    results[f"gradient/{step}/{name}"] = parameter.grad.detach().to_dense().clone()
+                    results[f"gradient/{step}/{name}"] = parameter.grad.detach().clone()
             if (step + 1) % case.get("sync_every", 1) == 0:
                 optimizer.step()
                 optimizer.zero_grad(set_to_none=case.get("zero", "zero") == "none")

@@ -9,7 +9,6 @@
 // Threads: as for CommHook.
 #pragma once
 
-#include <cstdint>
 #include <memory>
 
 #include "runtime/ddp/comm_hook.h"

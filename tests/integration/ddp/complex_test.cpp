@@ -77,12 +77,5 @@ TEST(ComplexParameters, StartWithTheValuesOfRankZero) {
   EXPECT_TRUE(same_bits_everywhere(torch::view_as_real(net->mix.detach())));
 }
 
-TEST(ComplexParameters, WithSparseGradientsAreRefusedByName) {
-  torch::nn::Embedding words(torch::nn::EmbeddingOptions(4, 2).sparse(true));
-  words->to(torch::kComplexDouble);
-  EXPECT_THAT(error_of([&] { const DistributedDataParallel ddp(words, world()); }),
-              ::testing::HasSubstr("parameter 'weight' is complex and has sparse gradients"));
-}
-
 }  // namespace
 }  // namespace lockstep::testing

@@ -158,23 +158,6 @@ TEST_F(OnADevice, SixteenBitGradientsAreScaledBeforeTheReduction) {
   }
 }
 
-TEST_F(OnADevice, SparseGradientsAreSummedWithTheFactorOfTheSameStep) {
-  torch::nn::Embedding embedding(torch::nn::EmbeddingOptions(4, 2).sparse(true));
-  embedding->to(torch::kDouble);
-  auto reducer = reducer_of(*embedding, small_buckets());
-  for (int step = 0; step < 4; ++step) {
-    set_gradients_to_none(*embedding);
-    reducer.begin(ddp::Averaging::by_count, step + 1);
-    const auto sum = embedding(torch::tensor({world().rank() == 0 ? 1 : 3})).sum();
-    sum.backward(torch::full_like(sum, reducer.average().loss_factor()));
-    reducer.finish();
-    const auto gradient = embedding->weight.grad().to_dense();
-    const double tokens = (step + 1.0) * world().size();
-    EXPECT_NEAR(gradient[1].sum().item<double>(), 2 / tokens, 1e-12) << step;
-    EXPECT_NEAR(gradient[3].sum().item<double>(), 2 * (world().size() - 1) / tokens, 1e-12) << step;
-  }
-}
-
 // So the host may be a step ahead of the device and of the other ranks.
 TEST_F(OnADevice, AMessageIsReceivedInTheNextStep) {
   torch::nn::Linear layer(3, 2);
