@@ -20,4 +20,3 @@
 #include "runtime/train/settings.h"                 // IWYU pragma: export
 #include "runtime/train/sync_batch_norm.h"          // IWYU pragma: export
 #include "runtime/train/validation.h"               // IWYU pragma: export
-#include "runtime/train/weight_average.h"           // IWYU pragma: export

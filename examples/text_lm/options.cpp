@@ -46,7 +46,6 @@ void add_options(CLI::App& app, Options& options) {
   app.add_option("--weight-decay", options.weight_decay, "Weight decay of the matrices")
       ->check(CLI::NonNegativeNumber);
   app.add_option("--clip", options.clip, "Maximum norm of the gradients")->check(CLI::PositiveNumber);
-  app.add_option("--average", options.average, "Decay of the averaged weights")->check(CLI::Range(0.0, 1.0));
   app.add_option(
          "--optimizer", options.optimizer,
          "AdamW of this kind: fused (one pass over memory; on CPUs), libtorch, or distributed (each rank has a part of its state)")

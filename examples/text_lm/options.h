@@ -36,8 +36,7 @@ struct Options {
   double learning_rate = 8e-3;
   int warm_up = 10;  ///< steps
   double weight_decay = 0.05;
-  double clip = 1.0;      ///< maximum norm of the gradients
-  double average = 0.98;  ///< decay of the averaged weights
+  double clip = 1.0;  ///< maximum norm of the gradients
   std::string optimizer =
       "fused";                 ///< AdamW: fused, libtorch, or distributed (each rank has a part of its state)
   bool bf16 = false;           ///< forward in bfloat16 where that is precise enough

@@ -425,10 +425,6 @@ void Checkpointer::add(const std::string& name, DistributedOptimizerBase& optimi
   add_item(name, checkpoint::optimizer_item(optimizer));
 }
 
-void Checkpointer::add(const std::string& name, WeightAverage& average) {
-  add_item(name, checkpoint::average_item(average));
-}
-
 void Checkpointer::add(const std::string& name, LearningRate& learning_rate) {
   add_item(name, checkpoint::object_item(learning_rate, {.order = Item::Order::last}));
 }

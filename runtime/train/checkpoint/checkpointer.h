@@ -43,7 +43,6 @@ class Item;
 class DistributedOptimizerBase;
 class FileSystem;
 class LearningRate;
-class WeightAverage;
 
 struct CheckpointerOptions {
   /// A folder on the node's own disk. A checkpoint is written there first, and then copied to the shared
@@ -109,7 +108,6 @@ class Checkpointer {
   void add(const std::string& name, torch::nn::Module& module);
   void add(const std::string& name, torch::optim::Optimizer& optimizer);
   void add(const std::string& name, DistributedOptimizerBase& optimizer);
-  void add(const std::string& name, WeightAverage& average);
   /// An exception, because it is loaded after the optimizers, whose learning rates it then sets.
   void add(const std::string& name, LearningRate& learning_rate);
 

@@ -16,7 +16,6 @@
 
 namespace lockstep {
 class DistributedOptimizerBase;
-class WeightAverage;
 }  // namespace lockstep
 
 namespace lockstep::checkpoint {
@@ -55,7 +54,6 @@ ItemPointer value_item(std::int64_t& value);
 ItemPointer value_item(double& value);
 ItemPointer value_item(std::string& value);
 ItemPointer value_item(torch::Tensor& tensor);
-ItemPointer average_item(WeightAverage& average);
 
 /// The states of this process's random generators: of the CPU, of each other device, and of the one that the modules
 /// are on.

@@ -282,7 +282,6 @@ TEST_F(TextLm, LearnsAndPrintsThePerplexity) {
   const auto json = nlohmann::json::parse(measured.output);
   EXPECT_NEAR(json["perplexity_before"].get<double>(), 50, 10);
   EXPECT_LT(json["perplexity_after"].get<double>(), 10);
-  EXPECT_LT(json["perplexity_averaged"].get<double>(), 15);
   EXPECT_EQ(json["ranks"], 2);
   EXPECT_LT(json["data_wait_seconds"].get<double>(), 0.02 * json["seconds"].get<double>());
 }

@@ -10,7 +10,7 @@
 namespace lockstep::testing {
 namespace {
 
-/// A training with one of the optimizers. Schedules and averages: checkpoint_test.cpp.
+/// A training with one of the optimizers. Schedules: checkpoint_test.cpp.
 template <typename Optimizer, typename Options>
 struct Trained {
   Trained(const std::filesystem::path& folder, const Options& options, bool read_only)
