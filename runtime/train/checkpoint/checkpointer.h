@@ -103,8 +103,8 @@ class Checkpointer {
   }
   /// Exceptions, because they are too large for an archive, which would be a second copy in memory: their tensors are
   /// copied and written one by one, and compared before anything is loaded. Add modules before the optimizers of their
-  /// parameters. Throw UsageError for an optimizer whose state is not known (all but Adam, AdamW, SGD, RMSprop, Adagrad
-  /// and Lamb), and for one that has two parameters of the same name.
+  /// parameters. Throw UsageError for an optimizer whose state is not known (all but Adam, AdamW, SGD, RMSprop and
+  /// Adagrad), and for one that has two parameters of the same name.
   void add(const std::string& name, torch::nn::Module& module);
   void add(const std::string& name, torch::optim::Optimizer& optimizer);
   void add(const std::string& name, DistributedOptimizerBase& optimizer);

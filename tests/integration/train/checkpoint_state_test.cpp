@@ -68,7 +68,6 @@ TEST(ResumedState, OfEveryOptimizerIsTheSameToTheBit) {
   expect_to_resume<FusedAdam>(AdamOptions(0.01));
   expect_to_resume<FusedAdamW>(kDecayingAdamW);
   expect_to_resume<FusedSGD>(SGDOptions(0.01).momentum(0.9));
-  expect_to_resume<Lamb>(kDecayingAdamW);
 }
 
 // In MB, from /proc/self/status.
