@@ -1,6 +1,5 @@
 #include "examples/text_lm/options.h"
 
-#include <map>
 #include <string>
 
 #include "common/tool.h"
@@ -33,13 +32,6 @@ void add_options(CLI::App& app, Options& options) {
   app.add_option("--speeds", options.speeds,
                  "Relative speeds of the ranks, one for each: a slower rank gets less data")
       ->delimiter(',');
-  app.add_option("--learn", options.cost_model,
-                 "Learn for planning, from measured steps: nothing, cost, or speeds (and cost)")
-      ->transform(CLI::CheckedTransformer(
-          std::map<std::string, data::CostModel>{{"nothing", data::CostModel::fixed},
-                                                 {"cost", data::CostModel::learned},
-                                                 {"speeds", data::CostModel::learned_with_speeds}}))
-      ->default_str("nothing");
   app.add_option("--lr", options.learning_rate, "Maximum learning rate")->check(CLI::PositiveNumber);
   app.add_option("--warm-up", options.warm_up, "Steps until the learning rate reaches its maximum")
       ->check(CLI::NonNegativeNumber);

@@ -73,8 +73,7 @@ std::unique_ptr<data::Loader> make_loader(const Job& job, const Options& options
       .speeds = options.speeds,
   };
   // On a GPU the loader copies each batch there while the one before is used.
-  return std::make_unique<data::Loader>(
-      *job.pages, plan, world, data::LoaderOptions{.device = job.device, .cost_model = options.cost_model});
+  return std::make_unique<data::Loader>(*job.pages, plan, world, data::LoaderOptions{.device = job.device});
 }
 
 std::uint64_t tokens_of(const pack::Reader& pages) {
@@ -270,9 +269,6 @@ int run(const Options& options, int argc, char** argv) {
       format_count(rate));
   say(options, world, "waited {} for data after the first step; {}\n", format_seconds(summary.data_wait),
       data::to_text(job->loader->advice()));
-  if (options.cost_model != data::CostModel::fixed) {
-    say(options, world, "learnt: {}\n", data::to_text(job->loader->cost_coefficients()));
-  }
   const auto after = measure(*job, options, world, "after");
   say(options, world, "perplexity on held-out pages: {:.1f} -> {:.1f}\n", before.perplexity,
       after.perplexity);

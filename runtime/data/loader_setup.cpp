@@ -96,8 +96,7 @@ std::vector<comm::Property> plan_inputs(const Lengths& lengths, const PlanOption
           {"padding", plan.padded ? fmt::format("to multiples of {}", plan.pad_multiple) : "none"},
           {"too_long", name_of(plan.too_long)},
           {"tail", name_of(plan.tail)},
-          {"the mixture", of_mixture()},
-          {"learn", std::to_string(static_cast<int>(options.cost_model))}};
+          {"the mixture", of_mixture()}};
 }
 
 std::unique_ptr<HostBatchBuilder> make_builder(const pack::Reader& reader, const Lengths& lengths,

@@ -194,8 +194,6 @@ HostBatch BatchBuilder::build(const MicroBatch& micro_batch, int worker) {
     });
     const std::size_t row = padded ? target.row : length;
     host.bytes_read += planned * static_cast<std::size_t>(reader_.token_bytes());
-    host.work_tokens += static_cast<double>(row);
-    host.work_squares += static_cast<double>(row) * static_cast<double>(row);
     if (target.positions != nullptr) count_up({target.positions + at, row});
     if (padded) {
       std::fill(target.tokens + at + length, target.tokens + at + row, options_.padding_token);

@@ -49,17 +49,6 @@ struct Cost {
   }
 };
 
-/// A cost that was fitted to measured steps.
-struct FittedCost {
-  Cost cost;                 ///< seconds per token, and per token squared
-  double fixed = 0;          ///< seconds of a step, for any samples
-  double error = 0;          ///< relative error: median of |measured - fitted| / measured
-  double error_a = 0;        ///< standard error of cost.a
-  double error_b = 0;        ///< standard error of cost.b
-  std::size_t steps = 0;     ///< number of steps used
-  std::size_t outliers = 0;  ///< steps with a weight below one half
-};
-
 /// The order in which an epoch takes the samples.
 enum class Order {
   shuffled,    ///< by seed and epoch (order/order.h)

@@ -287,9 +287,6 @@ class BlockwisePlanner {
   /// The state before the next block.
   const PlanState& state() const { return state_; }
 
-  /// Plans the following blocks with another cost and other speeds. Throws UsageError if one is wrong.
-  virtual void change(const Cost& cost, const std::vector<double>& speeds);
-
  protected:
   /// `source` must outlive the planner. Throws UsageError if an option is wrong.
   BlockwisePlanner(const LengthSource& source, const PlanOptions& options);
