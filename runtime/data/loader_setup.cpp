@@ -67,7 +67,7 @@ Lengths planned_lengths(const pack::Reader& reader, const PlanOptions& plan, con
     return {.tokens = std::vector<std::uint32_t>(reader.size(), 1), .fingerprint = reader.fingerprint()};
   }
   Lengths lengths = lengths_from_pack(reader, "the loader's data");
-  if (plan.too_long != TooLong::refuse || options.mixture) return lengths;  // a mixture may cut it
+  if (plan.too_long != TooLong::refuse) return lengths;
   for (std::size_t i = 0; i < lengths.tokens.size(); ++i) {
     if (lengths.tokens[i] <= plan.cap) continue;
     check_sample(fmt::format("sample '{}' (number {})", reader.key(i), i), lengths.tokens[i], plan);

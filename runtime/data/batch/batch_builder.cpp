@@ -174,7 +174,7 @@ HostBatch BatchBuilder::build(const MicroBatch& micro_batch, int worker) {
   batch.step = static_cast<std::int64_t>(micro_batch.step_of_epoch());
   batch.last_of_step = micro_batch.last_of_step();
   batch.empty = samples.empty();
-  const PlanOptions& plan = micro_batch.block->block.plan.options();  // each range of a mixture has its own
+  const PlanOptions& plan = micro_batch.block->block.plan.options();
   const Target target = allocate(host, samples, plan);
   const bool padded = plan.padded;
 
