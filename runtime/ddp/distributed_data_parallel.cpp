@@ -40,8 +40,7 @@ std::vector<comm::Property> properties_of(const DistributedDataParallelOptions& 
           {"option find_unused_parameters", fmt::to_string(options.find_unused_parameters)},
           {"option static_graph", fmt::to_string(options.static_graph)},
           {"option rebuild_buckets", fmt::to_string(options.rebuild_buckets)},
-          {"option check_replicas_every", fmt::to_string(options.check_replicas_every)},
-          {"option on_replica_drift", options.on_replica_drift == ReplicaDrift::end ? "end" : "rebroadcast"}};
+          {"option check_replicas_every", fmt::to_string(options.check_replicas_every)}};
 }
 
 }  // namespace

@@ -69,7 +69,7 @@ Reducer::Reducer(comm::Communicator& host_communicator, comm::Communicator& devi
       average_(host_communicator.size()),
       device_factor_(device_communicator),
       message_(host_communicator),
-      replica_check_(host_communicator, device_communicator, options),
+      replica_check_(host_communicator, device_communicator, options.check_replicas_every),
       observer_(host_communicator, timer),
       self_(this, [](Reducer* /*not owned*/) {}) {
   if (!(options.bucket_cap_mb > 0)) {
@@ -188,10 +188,7 @@ void Reducer::count_step() {
 
 void Reducer::send_message() {
   auto step = average_.close_step();
-  StepReport report{.average = step.mine, .replica_hash = 0, .durations = observer_.to_compare()};
-  // Inside join, ranks that have ended keep their old parameters.
-  if (counts_steps_) report.replica_hash = replica_check_.begin();
-  message_.send(report, std::move(step.decide),
+  message_.send({.average = step.mine, .durations = observer_.to_compare()}, std::move(step.decide),
                 on_device() ? StepMessage::Decide::received : StepMessage::Decide::at_once);
   device_factor_.forget();
   if (receives_later() && average_.mode() == Averaging::by_count)

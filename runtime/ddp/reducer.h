@@ -238,8 +238,7 @@ class Reducer {
   std::size_t next_bucket_ = 0;
   std::vector<std::size_t> arrivals_;  // parameters in the order of their gradients in this backward
   StepMessage message_;
-  StepSummary summary_;      // of the message that was received in this backward
-  int outdated_hashes_ = 0;  // messages on their way from before all ranks got rank 0's parameters
+  StepSummary summary_;  // of the message that was received in this backward
   comm::WorkHandle used_exchange_;
   std::shared_ptr<std::vector<std::uint8_t>> used_;  // of all parameters; kept by used_exchange_
   ReplicaCheck replica_check_;

@@ -35,17 +35,8 @@ void Reducer::finish_sync(bool skipping) {
   wait_for_buckets();
   wait_for_futures();
   give_back_gradients();
-  // Parameters that changed here are not a step of an optimizer.
-  if (outdated_hashes_ > 0) {
-    --outdated_hashes_;
-  } else if (summary_.replica_hashes_differ) {
-    replica_check_.finish(summary_.replica_hash, step_);
-    if (on_device()) {
-      outdated_hashes_ = 2;  // one is on its way, the other is read and sent in the next step
-    } else {
-      last_sample_ = sample_parameters();
-    }
-  }
+  // Inside join, ranks that have ended keep their old parameters.
+  if (counts_steps_) replica_check_.compare(step_);
   for (auto& parameter : parameters_) parameter.used = parameter.reached = false;
   graph_walked_ = false;
   unseen_forwards_ = 0;
