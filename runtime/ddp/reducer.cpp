@@ -321,39 +321,36 @@ void Reducer::launch_ready_buckets() {
 void Reducer::launch(std::size_t index) {
   Bucket& bucket = buckets_[index];
   observer_.launching(index, bucket.parameters, bucket.flat->buffer().bytes());
-  // On a GPU the factor over ranks is read now; the message that sets the other one comes later.
-  std::shared_ptr<const double> factor = average_.factor();
-  if (on_device() && average_.mode() == Averaging::over_ranks) factor = average_.rank_factor();
-  const double* scale = factor.get();
-  const void* device_scale = nullptr;
-  if (own_factor_ != 1) bucket.flat->tensor().mul_(own_factor_);
-  if (on_device() && !comm_hook_) {
-    const bool half = comm::size_of(bucket.flat->buffer().type) == 2;  // the factor may not fit into 16 bits
-    if (device_factor_.known()) {
-      scale = nullptr;
-      if (half) {
-        device_factor_.multiply_before_reduction(bucket.flat->tensor());
-      } else {
-        device_scale = device_factor_.memory(bucket.flat->tensor().scalar_type());
-      }
-    } else if (half) {
-      bucket.flat->tensor().mul_(*scale);
-      scale = nullptr;
-    }
-  }
+  const torch::Tensor& gradients = bucket.flat->tensor();
+  if (own_factor_ != 1) gradients.mul_(own_factor_);
   if (comm_hook_) {
     bucket.future = comm_hook_->start(*bucket.view, device_communicator_);
+  } else if (on_device()) {
+    if (device_factor_.known()) {
+      device_factor_.multiply_before_reduction(gradients);
+    } else if (const double factor = *factor_on_host(); factor != 1) {
+      gradients.mul_(factor);
+    }
+    bucket.work = device_communicator_.all_reduce(bucket.flat->buffer(), bucket.flat->label(),
+                                                  {.keep = bucket.flat->memory()});
   } else {
     // If backward throws, this object may be destroyed before the operation, which waits for other ranks,
     // ends.
+    const auto factor = factor_on_host();
     bucket.work = device_communicator_.all_reduce(
         bucket.flat->buffer(), bucket.flat->label(),
-        {.scale = scale,
-         .device_scale = device_scale,
+        {.scale = factor.get(),
          .keep = std::make_shared<std::pair<std::shared_ptr<const double>, std::shared_ptr<void>>>(
-             std::move(factor), bucket.flat->memory())});
+             factor, bucket.flat->memory())});
   }
   observer_.launched();
+}
+
+// Of the reduced gradients. On a GPU the factor over ranks is read when a bucket is launched; the message that sets the
+// other one comes later.
+std::shared_ptr<const double> Reducer::factor_on_host() const {
+  if (on_device() && average_.mode() == Averaging::over_ranks) return average_.rank_factor();
+  return average_.factor();
 }
 
 // A hook may send anything, but one that moves parameters is a sharded optimizer's.

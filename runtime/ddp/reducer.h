@@ -206,6 +206,7 @@ class Reducer {
   BucketSizes bucket_sizes() const;
 
   bool on_device() const { return device_communicator_.device() >= 0; }
+  std::shared_ptr<const double> factor_on_host() const;
   std::optional<record::Collective> collective() const;
   // Whether this step's message is received in the next step, so that the host does not wait for the other ranks.
   bool receives_later() const;

@@ -135,18 +135,13 @@ void Reducer::wait_for_futures() {
     }
   }
   if (!comm_hook_) return;
-  if (device_factor_.known()) {
-    for (auto& bucket : buckets_) {
-      torch::Tensor& gradients = bucket.view->buffer();
-      gradients.mul_(device_factor_.for_this_stream(gradients.scalar_type()) * host_communicator_.size());
-    }
-    return;
-  }
-  const bool over_ranks = on_device() && average_.mode() == Averaging::over_ranks;
-  const double factor = over_ranks ? *average_.rank_factor() : *average_.factor();
-  const double scale = factor * host_communicator_.size();  // hooks give the mean over ranks
+  const int ranks = host_communicator_.size();  // hooks give the mean over ranks
   for (auto& bucket : buckets_) {
-    if (scale != 1.0) bucket.view->buffer().mul_(scale);
+    if (device_factor_.known()) {
+      device_factor_.multiply_after_hook(bucket.view->buffer(), ranks);
+    } else if (const double scale = *factor_on_host() * ranks; scale != 1) {
+      bucket.view->buffer().mul_(scale);
+    }
   }
 }
 

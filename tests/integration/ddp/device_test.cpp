@@ -1,6 +1,5 @@
 // Tests the code paths for gradients on a GPU, on any machine: with a communicator that behaves like NCCL's
-// but works in host memory. It reads scale factors when an operation is started, and takes none for 16-bit
-// types. tests/device runs the same code with LibTorch's streams.
+// but works in host memory. It takes no scale factors. tests/device runs the same code with LibTorch's streams.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -27,20 +26,7 @@ class DeviceCommunicator : public comm::Communicator {
   comm::WorkHandle all_reduce(comm::Buffer buffer, std::string_view label,
                               comm::ReduceOptions options) override {
     ++reductions;
-    double on_device = 0;
-    if (options.device_scale != nullptr) {
-      EXPECT_EQ(buffer.type, comm::DataType::f64);
-      on_device = *static_cast<const double*>(options.device_scale);
-      options.scale = &on_device;
-      options.device_scale = nullptr;
-    }
-    if (options.scale != nullptr) {
-      EXPECT_GT(comm::size_of(buffer.type), 2U) << "no factor for 16-bit types";
-      const auto now =
-          std::make_shared<std::pair<double, std::shared_ptr<const void>>>(*options.scale, options.keep);
-      options.scale = &now->first;
-      options.keep = now;
-    }
+    EXPECT_EQ(options.scale, nullptr) << "NCCL sums without a factor";
     return host_->all_reduce(buffer, label, std::move(options));
   }
   comm::WorkHandle broadcast(comm::Buffer buffer, int root, std::string_view label) override {
