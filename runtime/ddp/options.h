@@ -37,9 +37,6 @@ struct DistributedDataParallelOptions {
   /// false: gradients are copied into the buckets and back, and .grad stays a separate tensor.
   bool gradient_as_bucket_view = true;
 
-  /// Lays out the buckets once more after the first step, in the order in which gradients arrived.
-  bool rebuild_buckets = true;
-
   /// Compares the trained parameters of all ranks in every so many synchronised backwards, bit by bit; 0: never. If they
   /// differ, backward throws Error on all ranks. Ranks with different processors or numbers of threads may round
   /// differently, and their models drift apart.
@@ -61,8 +58,8 @@ struct ModelFindings {
   /// Operations whose result is float although autocast was on in the forward, and how often. Those that need the
   /// range (norms, losses) stay float for good reasons; a matrix product here is a reason to look.
   std::map<std::string, int> float_operations{};
-  /// A sentence for each of: dimensions that are not multiples of 8, batch norms of few samples, sums in half precision,
-  /// and gradients in another order than their buckets.
+  /// A sentence for each of: dimensions that are not multiples of 8, batch norms of few samples, and sums in half
+  /// precision.
   std::vector<std::string> others{};
 
   /// A line for each finding; empty without any.

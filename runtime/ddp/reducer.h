@@ -118,8 +118,6 @@ class Reducer {
     return message_.pending() > 0 ? message_.newest_count() : average_.count_of_last_step();
   }
   const SyncObserver& observer() const { return observer_; }
-  /// Measures and prints, after a few steps, what the order of the parameters in the buckets costs.
-  void measure_order() { observer_.measure_order(order_); }
   /// Parameter names of each bucket, in the order in which buckets travel.
   std::vector<std::vector<std::string>> layout() const;
 
@@ -202,8 +200,6 @@ class Reducer {
   void rebuild_once();
   void adopt_gradient_order();
   void lay_out();
-  std::vector<ParameterSize> sizes() const;
-  BucketSizes bucket_sizes() const;
 
   bool on_device() const { return device_communicator_.device() >= 0; }
   std::shared_ptr<const double> factor_on_host() const;

@@ -60,7 +60,6 @@ void Reducer::attach(const std::vector<NamedTensor>& all) {
   learning_ = true;
   graph_walked_ = usage_settled_ = false;
   layout_ = Layout::assigned;
-  observer_.forget_parameters();
   // Only ranks that accumulated gradients in the current step have counted it.
   host_communicator_.broadcast({&step_, 1, comm::DataType::i64}, 0, "the number of steps")->wait();
   last_sample_.reset();

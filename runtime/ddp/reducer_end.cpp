@@ -43,7 +43,6 @@ void Reducer::finish_sync(bool skipping) {
   outdated_hooks_.reset();
   outdated_parameters_.clear();
   observer_.finish(summary_.durations, collective());
-  if (observer_.measures_order()) observer_.look_at_order(sizes(), bucket_sizes());
   rebuild_once();
   timer_.note_synchronised(this);
 }

@@ -11,19 +11,15 @@ constexpr double kMiB = 1 << 20;
 
 }  // namespace
 
-std::vector<ParameterSize> Reducer::sizes() const {
+Assignment Reducer::assign(const std::vector<std::size_t>& order) const {
   std::vector<ParameterSize> sizes;
   for (const auto& parameter : parameters_) {
     sizes.push_back({.bytes = bytes_in_bucket(parameter.tensor),
                      .group = static_cast<std::uint32_t>(parameter.tensor.scalar_type())});
   }
-  return sizes;
-}
-
-Assignment Reducer::assign(const std::vector<std::size_t>& order) const {
   const std::size_t limits[] = {options_.first_bucket_bytes,
                                 static_cast<std::size_t>(options_.bucket_cap_mb * kMiB)};
-  return assign_buckets(sizes(), order, limits);
+  return assign_buckets(sizes, order, limits);
 }
 
 // Assigns parameters to buckets that have no memory yet.
@@ -82,29 +78,21 @@ void Reducer::lay_out() {
   allocate();
 }
 
-// All ranks take over the order in which rank 0's gradients arrived. If rank 0 did not get all of them in
-// this step (it skipped), the next step decides.
+// All ranks take over the order in which rank 0's gradients arrived. Parameters without a gradient follow in the order of
+// registration. If rank 0 skipped this step, the next one decides.
 void Reducer::adopt_gradient_order() {
-  if (!options_.rebuild_buckets || (options_.find_unused_parameters && !options_.static_graph)) {
-    layout_ = Layout::ordered;
-    return;
-  }
   std::vector<std::int64_t> order(arrivals_.begin(), arrivals_.end());
-  for (std::size_t i = 0; i < parameters_.size() && !learning_; ++i) {
-    if (parameters_[i].expected == 0) order.push_back(static_cast<std::int64_t>(i));
+  std::vector<bool> arrived(parameters_.size());
+  for (const std::size_t i : arrivals_) arrived[i] = true;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (!arrived[i]) order.push_back(arrivals_.empty() ? -1 : static_cast<std::int64_t>(i));
   }
-  if (order.size() != parameters_.size()) order.assign(parameters_.size(), -1);
   host_communicator_
       .broadcast({order.data(), order.size(), comm::DataType::i64}, 0, "the order of gradients")
       ->wait();
   if (order[0] < 0) return;
   layout_ = Layout::ordered;
   order_.assign(order.begin(), order.end());
-}
-
-BucketSizes Reducer::bucket_sizes() const {
-  return {.first_bytes = options_.first_bucket_bytes,
-          .cap_bytes = static_cast<std::size_t>(options_.bucket_cap_mb * kMiB)};
 }
 
 std::vector<std::vector<std::string>> Reducer::layout() const {
