@@ -22,8 +22,7 @@ std::string checksum_of(const nlohmann::json& json) {
 void take_checksum(nlohmann::json& json) {
   const auto found = json.find(kChecksum);
   if (found == json.end()) {
-    fail(
-        "the loader's state has no checksum: it is damaged, or an older version of Lockstep wrote it, which composed steps in another way; begin the epoch again, or finish it with that version");
+    fail("the loader's state has no checksum, so it is damaged: use another checkpoint");
   }
   const nlohmann::json checksum = std::move(*found);
   json.erase(found);

@@ -35,9 +35,8 @@ ItemPointer optimizer_item(DistributedOptimizerBase& optimizer);
 
 using SaveObject = std::function<void(torch::serialize::OutputArchive&)>;
 using LoadObject = std::function<void(torch::serialize::InputArchive&)>;
-inline constexpr const char* kObject = "object";
 struct ArchiveItemOptions {
-  std::string type = kObject;  ///< an object reads the types of earlier versions too
+  std::string type = "object";
   Item::Order order = Item::Order::refusing;
 };
 /// An object that saves itself into an archive. `load` may refuse the archive.

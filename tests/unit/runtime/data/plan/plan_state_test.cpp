@@ -274,17 +274,11 @@ TEST_F(PlanStateRefused, ForDamagedTextWithTheNameOfTheMember) {
   refused(nlohmann::json::array(), "not a JSON object");
 }
 
-TEST_F(PlanStateRefused, ForThePreviousVersionOrANewerOneWithWhatToDo) {
-  const auto previous = nlohmann::json::parse(
-      R"({"version":1,"data":"these","order":"order-2-shuffled-1000-0-0","block":0,"steps_before":0,"done":3,
-          "geometry":{"ranks":2,"accumulate":1,"cap":100},"carried":[],"used":""})");
-  EXPECT_THAT([&] { (void)previous.get<PlanState>(); },
-              ThrowsMessage<Error>(AllOf(HasSubstr("version 1"), HasSubstr("reads version 3"),
-                                         HasSubstr("begin the epoch again"), testing::Not(HasSubstr("\n")))));
-  nlohmann::json newer = state_;
-  newer["version"] = 4;
-  EXPECT_THAT([&] { (void)newer.get<PlanState>(); },
-              ThrowsMessage<Error>(AllOf(HasSubstr("version 4"), HasSubstr("newer"))));
+TEST_F(PlanStateRefused, ForAnotherVersionWithWhatToDo) {
+  nlohmann::json other = state_;
+  other["version"] = 2;
+  EXPECT_THAT([&] { (void)other.get<PlanState>(); },
+              ThrowsMessage<Error>(AllOf(HasSubstr("version 2"), HasSubstr("reads version 3"))));
 }
 
 TEST(OverLong, IsTruncatedSkippedOrSplit) {
