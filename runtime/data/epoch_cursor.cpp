@@ -7,8 +7,7 @@
 namespace lockstep::data {
 
 void EpochCursor::move_to(std::uint64_t epoch, std::shared_ptr<BlockwisePlanner> planner) {
-  if (planned_.valid()) planned_.wait();
-  planned_ = {};
+  planned_ = {};  // waits
   planned_epoch_ = epoch_ = epoch;
   planner_ = std::move(planner);
   block_ = nullptr;

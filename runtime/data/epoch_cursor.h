@@ -53,10 +53,6 @@ class EpochCursor {
 
   EpochCursor(MakePlanner make, const CursorOptions& options)
       : make_(std::move(make)), options_(options.plan), rank_(options.rank), follow_(options.follow) {}
-  /// Waits for the planning in progress.
-  ~EpochCursor() {
-    if (planned_.valid()) planned_.wait();
-  }
 
   /// Moves to the beginning of the epoch, or to the position of `planner` in it.
   void move_to(std::uint64_t epoch, std::shared_ptr<BlockwisePlanner> planner);
@@ -78,7 +74,7 @@ class EpochCursor {
   // The block to plan next. A null block ends an epoch.
   std::uint64_t planned_epoch_ = 0;
   std::shared_ptr<BlockwisePlanner> planner_;
-  std::future<Block> planned_;
+  std::future<Block> planned_;  // its end waits for the planning in progress
 
   // The current block.
   std::uint64_t epoch_ = 0;

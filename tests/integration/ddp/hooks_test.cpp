@@ -69,6 +69,25 @@ TEST(CommHook, WorksWithAveragingByCount) {
   EXPECT_LE(difference_under(std::make_shared<Mean>(), torch::kDouble, true), 1e-12);
 }
 
+/// The mean of the ranks' sums.
+class SumThenMean : public CommHook {
+ public:
+  CommFuture start(GradBucket& bucket, comm::Communicator& ranks) override {
+    const auto mean = [memory = bucket.memory(), gradients = bucket.buffer(), &ranks]() -> CommFuture {
+      return {{ranks.all_reduce(memory, "mean", {.op = comm::ReduceOp::average})},
+              [gradients, size = ranks.size()]() -> CommFuture {
+                gradients.div_(size);
+                return {};
+              }};
+    };
+    return {{ranks.all_reduce(bucket.memory(), "sum")}, mean};
+  }
+};
+
+TEST(CommHook, MayStartOperationsAfterItsFirstOnes) {
+  EXPECT_LE(difference_under(std::make_shared<SumThenMean>(), torch::kDouble), 1e-12);
+}
+
 TEST(CommHook, CompressesToHalvesWithinTheirRounding) {
   EXPECT_LE(difference_under(fp16_compress_hook(), torch::kFloat), 1.0 / 1024);
   EXPECT_LE(difference_under(fp16_compress_hook(), torch::kFloat, true), 1.0 / 1024);
