@@ -11,7 +11,7 @@ namespace {
 
 // The later work of `stream` waits for the work that `other` has now.
 void make_wait(c10::Stream stream, c10::Stream other) {
-  if (stream.device_type() == c10::kCPU) return;  // a test's
+  if (stream.device_type() == c10::kCPU) return;  // host memory, in a test
   c10::Event reached(other.device_type());
   reached.record(other);
   reached.block(stream);

@@ -1,6 +1,4 @@
 // Reducer: the layout of gradients in buckets.
-#include <algorithm>
-
 #include "common/error.h"
 #include "runtime/ddp/reducer.h"
 
