@@ -63,7 +63,6 @@ TEST(Mixture, TheCheckFindsMistakesInAPlan) {
   refused([](Nested& steps) { steps.pop_back(); }, "has 59 steps, but its mixture has 60");
   refused([](Nested& steps) { steps.back()[0][0].pop_back(); }, "samples of 'web' are in epoch");
   refused([&](Nested& steps) { sample(steps) ^= SampleId{77} << kEpochShift; }, "of 'web'");
-  refused([&](Nested& steps) { sample(steps) = world.mixture.parts[0].samples; }, "of 'books'");
 }
 
 // As in an epoch (StepTokens.AreTheSameOnAnyNumberOfRanks…): samples are up to half a step, so whole steps need later ones.
