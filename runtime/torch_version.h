@@ -12,6 +12,7 @@
 #include <torch/version.h>
 
 #include <array>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -81,6 +82,20 @@ inline void foreach_mul_(const std::vector<at::Tensor>& tensors, const at::Tenso
   at::_foreach_mul_(tensors, factor);
 #else
   for (const at::Tensor& tensor : tensors) tensor.mul_(factor);
+#endif
+}
+
+/// The norms of tensors of one type. The norm of a half type is computed in float, whose range it may need.
+inline std::vector<at::Tensor> foreach_norm(std::vector<at::Tensor> tensors, double norm_type) {
+  const at::ScalarType type = tensors.front().scalar_type();
+  const bool half = type == at::kHalf || type == at::kBFloat16;
+#if TORCH_VERSION_MAJOR >= 2
+  return at::_foreach_norm(tensors, norm_type, half ? std::optional(at::kFloat) : std::nullopt);
+#else
+  if (half) {
+    for (at::Tensor& tensor : tensors) tensor = tensor.to(at::kFloat);
+  }
+  return at::_foreach_norm(tensors, norm_type);
 #endif
 }
 

@@ -8,18 +8,17 @@
 namespace lockstep::ddp {
 namespace {
 
-double power_of_two_near(double count) {
-  return count <= 0 ? 1.0 : std::exp2(std::round(std::log2(count)));
-}
+// Until the first sum is known: between the samples and the tokens of usual steps, so that half types neither overflow nor
+// lose small gradients.
+constexpr double kFirstExpected = 1024;
 
 double power_of_two_near(std::int64_t count) {
-  return power_of_two_near(static_cast<double>(count));
+  return std::exp2(std::round(std::log2(static_cast<double>(count))));
 }
 
 }  // namespace
 
-GradientAverage::GradientAverage(int ranks)
-    : ranks_(ranks), rank_factor_(std::make_shared<double>(1.0 / ranks)) {
+GradientAverage::GradientAverage(int ranks) : rank_factor_(std::make_shared<double>(1.0 / ranks)) {
 }
 
 void GradientAverage::begin(Averaging mode, std::int64_t count) {
@@ -34,8 +33,8 @@ void GradientAverage::begin(Averaging mode, std::int64_t count) {
   }
   if (mode_ == Averaging::undecided) mode_ = mode;
   if (mode_ != Averaging::by_count || (mode == Averaging::undecided && !agreed_)) return;
-  if (step_begins_ && !agreed_) {
-    expected_ = power_of_two_near(static_cast<double>(count) * ranks_);
+  if (!agreed_) {
+    expected_ = kFirstExpected;
   } else if (step_begins_ && reduced_->count > 0) {
     expected_ = power_of_two_near(reduced_->count);
   }
@@ -47,28 +46,26 @@ GradientAverage::Step GradientAverage::close_step() {
   step_begins_ = true;
   return {.mine = {.mode = mode_, .count = std::exchange(pending_, 0)},
           .decide = [reduced = reduced_, rank_factor = rank_factor_,
-                     agreed = agreed_ ? expected_ : 0](const JobAverage& all) {
+                     expected = agreed_ ? expected_ : kFirstExpected](const JobAverage& all) {
             reduced->count = all.count;
             reduced->factor = all.over_ranks >= 0 ? *rank_factor : 0;
-            if (all.count == 0) return;
-            const double expected = agreed > 0 ? agreed : power_of_two_near(all.count);
-            reduced->factor = expected / static_cast<double>(all.count);
+            if (all.count > 0) reduced->factor = expected / static_cast<double>(all.count);
           }};
 }
 
-double GradientAverage::adopt(const JobAverage& all) {
+void GradientAverage::adopt(const JobAverage& all) {
   if (all.over_ranks >= 0 && all.by_count >= 0) {
     fail_usage(
         "rank {} called loss.backward(), which averages over ranks, but rank {} called ddp.backward(loss_sum, count), which averages by count; use the same call on all ranks",
         all.over_ranks, all.by_count);
   }
-  if (agreed_) return 1;
+  if (agreed_) return;
   if (all.over_ranks >= 0) mode_ = Averaging::over_ranks;
-  if (all.by_count >= 0) mode_ = Averaging::by_count;
+  if (all.by_count >= 0) {
+    mode_ = Averaging::by_count;
+    expected_ = kFirstExpected;  // of a rank that skipped, too
+  }
   agreed_ = all.over_ranks >= 0 || all.count > 0;
-  if (all.count == 0) return 1;
-  const double own = std::exchange(expected_, power_of_two_near(all.count));
-  return own / expected_;
 }
 
 }  // namespace lockstep::ddp

@@ -4,8 +4,9 @@
 // By count, the sum of gradients is divided by the sum of all counts of an optimizer step, which is known only in its
 // last micro-batch. So losses are first multiplied by 1 / expected, where `expected` is a power of two (exact in
 // floating point) near the previous step's sum. The reduced gradients are then multiplied by expected / actual. Without
-// the first factor, half types would overflow. In the first step each rank expects its own power of two. Its gradients
-// are reduced after backward, multiplied by the ratio of its power of two and the one of the sum, which is exact too.
+// the first factor, half types would overflow. In the first step no sum is known, and `expected` is a constant. It is the
+// same on all ranks in every step, because backward may itself add up gradients of all ranks, as that of SyncBatchNorm
+// does.
 //
 // Threads: the training thread; on the CPU the factor is computed by the thread that completes the step's message.
 #pragma once
@@ -48,7 +49,7 @@ class GradientAverage {
 
   Averaging mode() const { return mode_; }
 
-  /// The factor by which the loss is multiplied: a power of two; 1 over ranks.
+  /// The factor by which the loss is multiplied: a power of two, the same on all ranks; 1 over ranks.
   double loss_factor() const { return 1.0 / expected_; }
 
   /// This rank's part of the step's message, and a function to call with that of all ranks, from any thread: it sets
@@ -60,13 +61,11 @@ class GradientAverage {
   };
   Step close_step();
 
-  /// Whether all ranks are known to average alike, with the same loss_factor(). If not, call adopt() before gradients
-  /// are reduced, and multiply them by its result.
+  /// Whether all ranks are known to average alike. If not, call adopt() before gradients are reduced.
   bool agreed() const { return agreed_; }
 
-  /// Adopts the message of all ranks. Returns the factor by which this rank's gradients have the new loss_factor(). Throws
-  /// UsageError naming two ranks that average differently.
-  double adopt(const JobAverage& all);
+  /// Adopts the message of all ranks. Throws UsageError naming two ranks that average differently.
+  void adopt(const JobAverage& all);
 
   /// The factor by which reduced gradients are multiplied. Read it in operations that run after `decide`, and let them
   /// keep the pointer. It is 0 for a step without counts, whose gradients are 0.
@@ -85,7 +84,6 @@ class GradientAverage {
     double factor = 1;
   };
 
-  int ranks_;
   std::shared_ptr<double> rank_factor_;
   Averaging mode_ = Averaging::undecided;
   bool agreed_ = false;

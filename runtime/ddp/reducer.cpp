@@ -129,8 +129,31 @@ void Reducer::arm_from(const std::vector<torch::Tensor>& outputs) {
 
 void Reducer::begin(Averaging mode, std::int64_t count) {
   reset_after_throw();
+  refuse_averaged_gradients();
   average_.begin(mode, count);
   begin_backward();
+}
+
+// After a synchronised backward by count: throws unless the program has changed a gradient since. It may zero some of
+// them only, as with two optimizers.
+void Reducer::refuse_averaged_gradients() {
+  if (!gradients_averaged_) return;
+  bool nonzero = false;
+  const bool unchanged = std::all_of(parameters_.begin(), parameters_.end(), [&](const Parameter& parameter) {
+    if (parameter.averaged == nullptr) return true;
+    const torch::Tensor& gradient = parameter.tensor.grad();
+    if (!gradient.defined() || gradient.data_ptr() != parameter.averaged ||
+        gradient._version() != parameter.averaged_version)
+      return false;
+    // Zeroed through data(), which counts no version. A device cannot be asked without waiting.
+    nonzero = nonzero || on_device() || sample_of(gradient) != 0;
+    return true;
+  });
+  if (unchanged && nonzero) {
+    fail_usage(
+        "the gradients of the last synchronised backward would be averaged by count again, because they have not been zeroed; run all micro-batches of an optimizer step but the last one under no_sync(), and call zero_grad() after each optimizer step");
+  }
+  gradients_averaged_ = false;
 }
 
 // Queues finish() at the end of the current graph task. Under torch::autograd::grad no gradient is
@@ -204,7 +227,7 @@ void Reducer::receive_messages() {
   while (message_.pending() > (receives_later() ? 1 : 0)) {
     summary_ = message_.receive();
     observer_.received(summary_.durations);
-    own_factor_ = average_.adopt(summary_.average);
+    average_.adopt(summary_.average);
   }
 }
 
@@ -215,7 +238,6 @@ void Reducer::begin_sync() {
   }
   state_ = learning_ || !average_.agreed() ? State::collecting : State::launching;
   next_bucket_ = 0;
-  own_factor_ = 1;
   summary_ = {};
   arrivals_.clear();
   observer_.begin(parameters_.size());
@@ -322,7 +344,6 @@ void Reducer::launch(std::size_t index) {
   Bucket& bucket = buckets_[index];
   observer_.launching(index, bucket.parameters, bucket.flat->buffer().bytes());
   const torch::Tensor& gradients = bucket.flat->tensor();
-  if (own_factor_ != 1) gradients.mul_(own_factor_);
   if (comm_hook_) {
     bucket.future = comm_hook_->start(*bucket.view, device_communicator_);
   } else if (on_device()) {

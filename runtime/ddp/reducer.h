@@ -135,6 +135,9 @@ class Reducer {
     bool used = false;            // got a gradient since the last synchronisation
     bool used_anywhere = true;    // the same on any rank
     bool had_none = false;        // .grad was undefined when the bucket needed it
+    // Of .grad after a synchronised backward by count: its memory, and the changes that LibTorch has counted.
+    const void* averaged = nullptr;
+    std::uint32_t averaged_version = 0;
   };
   struct Bucket {
     std::optional<FlatBucket> flat;
@@ -168,6 +171,7 @@ class Reducer {
   // reducer.cpp: during backward
   void on_gradient(std::size_t index);
   void arrived_again(std::size_t index);
+  void refuse_averaged_gradients();
   void arm();
   void begin_plain_backward(const std::string& parameter);
   void begin_backward();
@@ -191,6 +195,7 @@ class Reducer {
   void wait_for_buckets();
   void wait_for_futures();
   void give_back_gradients();
+  void note_averaged_gradients();
 
   // reducer_layout.cpp
   Assignment assign(const std::vector<std::size_t>& order) const;
@@ -221,8 +226,8 @@ class Reducer {
   std::vector<std::size_t> order_;  // of the parameters in the buckets
   GradientAverage average_;
   DeviceFactor device_factor_;
-  double own_factor_ = 1;  // of this rank's gradients, before they are reduced in this step
   std::shared_ptr<CommHook> comm_hook_;
+  bool gradients_averaged_ = false;  // by count, and no micro-batch has begun since
   State state_ = State::idle;
   Layout layout_ = Layout::assigned;
   bool learning_ = true;        // until the end of the first synchronised backward

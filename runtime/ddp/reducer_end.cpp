@@ -44,6 +44,7 @@ void Reducer::finish_sync(bool skipping) {
   outdated_parameters_.clear();
   observer_.finish(summary_.durations, collective());
   rebuild_once();
+  note_averaged_gradients();
   timer_.note_synchronised(this);
 }
 
@@ -164,6 +165,18 @@ void Reducer::give_back_gradients() {
         gradient = view.clone();
       }
     }
+  }
+}
+
+void Reducer::note_averaged_gradients() {
+  // A step without counts leaves zeros. A device's count is not known yet.
+  gradients_averaged_ =
+      average_.mode() == Averaging::by_count && (on_device() || average_.count_of_last_step() > 0);
+  if (!gradients_averaged_) return;
+  for (auto& parameter : parameters_) {
+    const torch::Tensor& gradient = parameter.tensor.grad();
+    parameter.averaged = gradient.defined() ? gradient.data_ptr() : nullptr;
+    parameter.averaged_version = gradient.defined() ? gradient._version() : 0;
   }
 }
 

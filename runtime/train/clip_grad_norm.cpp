@@ -1,4 +1,5 @@
 #include <cmath>
+#include <map>
 
 #include "common/error.h"
 #include "runtime/ddp/seen_tensors.h"
@@ -33,13 +34,22 @@ torch::Tensor norm_of(const torch::Tensor& tensor, double norm_type) {
   return at::linalg_vector_norm(is_half(tensor) ? tensor.to(torch::kFloat) : tensor, norm_type);
 }
 
+// LibTorch's foreach operators need a few launches for all tensors of a type.
+std::map<torch::ScalarType, std::vector<torch::Tensor>> by_type(const std::vector<torch::Tensor>& tensors) {
+  std::map<torch::ScalarType, std::vector<torch::Tensor>> groups;
+  for (const auto& tensor : tensors) groups[tensor.scalar_type()].push_back(tensor);
+  return groups;
+}
+
 // Of tensors on a device; undefined if there are none. Nothing waits.
-torch::Tensor norm_on_device(const std::vector<torch::Tensor>& tensors, double norm_type) {
+torch::Tensor norm_on_device(std::vector<torch::Tensor> tensors, double norm_type) {
   const torch::NoGradGuard no_grad;
+  for (const auto& tensor : tensors) refuse_sparse(tensor);
+  std::erase_if(tensors, [](const torch::Tensor& tensor) { return tensor.numel() == 0; });
   std::vector<torch::Tensor> norms;
-  for (const auto& tensor : tensors) {
-    refuse_sparse(tensor);
-    if (tensor.numel() > 0) norms.push_back(norm_of(tensor, norm_type).to(torch::kDouble));
+  for (const auto& [type, group] : by_type(tensors)) {
+    const torch::Tensor all = torch::stack(torch_compat::foreach_norm(group, norm_type)).to(torch::kDouble);
+    norms.push_back(at::linalg_vector_norm(all, norm_type));
   }
   return norms.empty() ? torch::Tensor() : at::linalg_vector_norm(torch::stack(norms), norm_type);
 }
@@ -101,16 +111,17 @@ GradientNorm clip_on_device(const std::vector<torch::Tensor>& gradients, double 
   if (!norm.defined()) return 0.0;
   const torch::NoGradGuard no_grad;
   const torch::Tensor factor = (max_norm / (norm + kTiny)).clamp_max(1);
-  std::vector<torch::Tensor> others;
-  for (const auto& gradient : gradients) {
-    // A factor without dimensions would be rounded to the half type.
-    if (is_half(gradient) && gradient.dim() > 0) {
-      gradient.mul_(factor.to(torch::kFloat).unsqueeze(0));
-    } else {
-      others.push_back(gradient);
+  for (const auto& [type, group] : by_type(gradients)) {
+    if (!is_half(group.front())) {
+      // LibTorch would multiply by a factor of another type tensor by tensor.
+      torch_compat::foreach_mul_(group, factor.to(type));
+      continue;
     }
+    // A factor without dimensions would be rounded to the half type.
+    const torch::Tensor of_one_dimension = factor.to(torch::kFloat).unsqueeze(0);
+    for (const auto& gradient : group)
+      (gradient.dim() > 0 ? gradient : gradient.unsqueeze(0)).mul_(of_one_dimension);
   }
-  if (!others.empty()) torch_compat::foreach_mul_(others, factor);
   return GradientNorm(norm);
 }
 

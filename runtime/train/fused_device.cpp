@@ -4,6 +4,7 @@
 #include <torch/torch.h>
 
 #include <cmath>
+#include <utility>
 
 namespace lockstep::train {
 namespace {
@@ -14,15 +15,16 @@ using OptionalTensor = decltype(at::IValue().toOptional<Tensor>());  // of eithe
 using FusedAdamKernel = void(at::TensorList, at::TensorList, at::TensorList, at::TensorList, at::TensorList,
                              at::TensorList, double, double, double, double, double, bool, bool,
                              const OptionalTensor&, const OptionalTensor&);
+using UnscaleKernel = void(at::TensorList, Tensor&, const Tensor&);
 using FusedSgdKernel = void(at::TensorList, at::TensorList, at::TensorList, double, double, double, double,
                             bool, bool, bool, const OptionalTensor&, const OptionalTensor&);
 
 /// Calls LibTorch's fused kernel. Returns false if this LibTorch has none for the device.
 template <typename Kernel, typename... Arguments>
-bool call_fused(const char* name, const Tensor& on_device, const Arguments&... arguments) {
+bool call_fused(const char* name, const Tensor& on_device, Arguments&&... arguments) {
   const auto found = c10::Dispatcher::singleton().findSchema({name, ""});
   if (!found || !found->hasKernelForDispatchKey(on_device.options().computeDispatchKey())) return false;
-  found->template typed<Kernel>().call(arguments...);
+  found->template typed<Kernel>().call(std::forward<Arguments>(arguments)...);
   return true;
 }
 
@@ -80,6 +82,11 @@ void sgd(const DeviceParameters<SgdStep>& all) {
     gradients = step.nesterov ? at::_foreach_add(gradients, all.averages, step.momentum) : all.averages;
   }
   at::_foreach_add_(all.values, gradients, -step.learning_rate);
+}
+
+bool unscale(const std::vector<Tensor>& tensors, const Tensor& factor, Tensor& not_finite) {
+  return call_fused<UnscaleKernel>("aten::_amp_foreach_non_finite_check_and_unscale_", factor,
+                                   at::TensorList(tensors), not_finite, factor);
 }
 
 }  // namespace lockstep::train

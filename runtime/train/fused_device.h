@@ -1,5 +1,5 @@
-// The steps of the fused optimizers for parameters on a device: LibTorch's fused kernels, a few launches for all
-// parameters; where the device has none, its foreach kernels. This header is internal.
+// The steps of the fused optimizers and of GradScaler for parameters on a device: LibTorch's fused kernels, a few launches
+// for all parameters; where the device has none, its foreach kernels. This header is internal.
 //
 // Threads: the training thread. The work goes to its current stream; the host waits for nothing.
 #pragma once
@@ -26,6 +26,12 @@ struct DeviceParameters {
 
 void adam(const DeviceParameters<AdamStep>& parameters, bool decoupled);
 void sgd(const DeviceParameters<SgdStep>& parameters);
+
+/// Multiplies float tensors by `factor`, a float on their device, with the kernel of PyTorch's GradScaler. It writes 1 into
+/// `not_finite`, another one, if an element is NaN or infinite. Returns false if this LibTorch has no such kernel for the
+/// device.
+bool unscale(const std::vector<torch::Tensor>& tensors, const torch::Tensor& factor,
+             torch::Tensor& not_finite);
 
 /// Collects the parameters of one optimizer's step.
 template <typename Step>

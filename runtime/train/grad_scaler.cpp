@@ -1,11 +1,14 @@
 #include "runtime/train/grad_scaler.h"
 
+#include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "common/error.h"
 #include "runtime/archive.h"
 #include "runtime/ddp/device.h"
 #include "runtime/ddp/seen_tensors.h"
+#include "runtime/train/fused_device.h"
 
 namespace lockstep {
 namespace {
@@ -18,18 +21,31 @@ torch::Tensor values_of(const torch::Tensor& gradient) {
   return values.is_complex() ? torch::view_as_real(values) : values;
 }
 
-// Whether a number is NaN or infinite: one element. Such a number shows in the extremes; unlike isfinite() on a gradient,
-// they need no copy of it.
-torch::Tensor any_not_finite(const std::vector<torch::Tensor>& tensors, torch::Device device) {
+// Multiplies the tensors. Returns whether a number was NaN or infinite before: one element, 0 or 1.
+torch::Tensor multiply_and_check(std::vector<torch::Tensor> tensors, double factor, torch::Device device) {
+  std::erase_if(tensors, [](const torch::Tensor& tensor) { return tensor.numel() == 0; });
+  const auto options = torch::TensorOptions(torch::kFloat).device(device);
+  torch::Tensor not_finite = torch::zeros({1}, options);
+  if (!device.is_cpu()) {
+    const auto others = std::stable_partition(
+        tensors.begin(), tensors.end(),
+        [](const torch::Tensor& tensor) { return tensor.scalar_type() == torch::kFloat; });
+    const std::vector<torch::Tensor> floats(tensors.begin(), others);
+    if (!floats.empty() && train::unscale(floats, torch::full({1}, factor, options), not_finite))
+      tensors.erase(tensors.begin(), others);
+  }
+  // Such a number shows in the extremes; unlike isfinite() on a gradient, they need no copy of it.
   std::vector<torch::Tensor> extremes;
   for (const auto& tensor : tensors) {
-    if (tensor.numel() == 0) continue;
     const auto [least, largest] = at::aminmax(tensor);
     extremes.push_back(least.to(torch::kDouble));
     extremes.push_back(largest.to(torch::kDouble));
   }
-  if (extremes.empty()) return torch::zeros({}, torch::TensorOptions(torch::kInt).device(device));
-  return torch::stack(extremes).isfinite().all().logical_not().to(torch::kInt);
+  if (!tensors.empty()) {
+    not_finite += torch::stack(extremes).isfinite().all().logical_not();
+    at::_foreach_mul_(tensors, factor);
+  }
+  return not_finite.gt(0).to(torch::kInt);
 }
 
 std::vector<torch::Tensor> gradients_of(torch::optim::Optimizer& optimizer) {
@@ -77,8 +93,7 @@ bool GradScaler::unscale_all(const void* optimizer, const std::vector<torch::Ten
   const torch::NoGradGuard no_grad;
   std::vector<torch::Tensor> values;
   for (const auto& gradient : gradients) values.push_back(values_of(gradient));
-  const torch::Tensor not_finite = any_not_finite(values, device);
-  if (!values.empty()) at::_foreach_mul_(values, 1 / state_.scale);
+  const torch::Tensor not_finite = multiply_and_check(std::move(values), 1 / state_.scale, device);
   ddp::communicator_for(world_, device)
       .all_reduce({not_finite.data_ptr(), 1, comm::DataType::i32}, "finite gradients",
                   {.op = comm::ReduceOp::max})

@@ -156,9 +156,9 @@ void measure_hooks(World& world, const Plan& plan) {
   const std::function<void()> step_of[] = {[&] { alone->forward().backward(); },
                                            [&] {
                                              const auto hold = ddp.no_sync();
-                                             ddp.backward(ddp(), 1);
+                                             ddp.backward(ddp());
                                            },
-                                           [&] { ddp.backward(ddp(), 1); }};
+                                           [&] { ddp.backward(ddp()); }};
   constexpr int kSteps = 20;
   std::vector<double> times[std::size(kModes)];
   for (int block = -1; block < 5 * plan.blocks; ++block) {  // the first is for warming up

@@ -59,6 +59,12 @@ TEST_F(DeviceFailure, AnErrorOfTheDeviceEndsTheJobWithItsWords) {
   EXPECT_THAT(failure_of("device", "1"), HasSubstr("unspecified launch failure"));
 }
 
+TEST_F(DeviceFailure, TheTimeForWhichTheJobWasSuspendedDoesNotCount) {
+  const testing::MpiMemory memory;
+  const ProcessResult result = run_process(testing::mpi_command("2", {FAILING_DEVICE_JOB, "suspended"}));
+  EXPECT_EQ(result.exit_code, 0) << result.error;
+}
+
 TEST_F(DeviceFailure, ThereMayBeNoDevice) {
   ::setenv("SIMULATED_DEVICES", "0", 1);
   const ProcessResult result = run_process({NCCL_TEST});

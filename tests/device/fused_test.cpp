@@ -1,11 +1,16 @@
 // The fused optimizers make LibTorch's steps on a device, with its fused kernels and, where it has none, with the foreach
-// ones, and the host waits for nothing.
+// ones, and the host waits for nothing. Clipping and GradScaler launch a few kernels for all gradients.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/library.h>
 #include <torch/torch.h>
 
+#include <atomic>
+#include <cmath>
+
+#include "runtime/ddp/operation_observer.h"
 #include "runtime/train/fused_optimizer.h"
+#include "runtime/train/grad_scaler.h"
 #include "tests/device/backend/backend.h"
 #include "tests/device/device_of_rank.h"
 #include "tests/device/simulation.h"
@@ -29,7 +34,8 @@ void compute_fused(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torc
 class FusedKernels {
  public:
   FusedKernels() {
-    for (const char* name : {"_fused_sgd_", "_fused_adam_", "_fused_adamw_"})
+    for (const char* name : {"_fused_sgd_", "_fused_adam_", "_fused_adamw_", "_foreach_norm.Scalar",
+                             "_foreach_mul_.Tensor", "_amp_foreach_non_finite_check_and_unscale_"})
       kernels_.impl(name, torch::CppFunction::makeFromBoxedFunction<&compute_fused>());
   }
 
@@ -144,6 +150,61 @@ TEST_F(FusedOnDevice, GoesOnFromTheIntegerStepOfItsState) {
   fused.step();
   EXPECT_TRUE(torch::allclose(ours.cpu(), theirs, 1e-13, 1e-13));
   EXPECT_EQ(static_cast<State&>(*fused.state().begin()->second).step(), 4);
+}
+
+// The operations that the program calls for so many gradients; each is a launch or a few.
+template <typename Run>
+int calls_for(int count, std::initializer_list<torch::ScalarType> types, const Run& run) {
+  std::vector<torch::Tensor> all;
+  for (const auto type : types) {
+    for (int i = 0; i < count; ++i) {
+      all.push_back(torch::ones({3 + i}, type).to(device()).requires_grad_());
+      all.back().mutable_grad() = torch::full({3 + i}, 8, type).to(device());
+    }
+  }
+  torch::optim::SGD optimizer(all, 0.1);
+  std::atomic<int> calls = 0;
+  {
+    const ddp::OperationObserver observer(
+        [&](const ddp::Operation& operation) { calls += operation.called_by_program ? 1 : 0; });
+    run(optimizer);
+  }
+  return calls;
+}
+
+double first_gradient(const torch::optim::Optimizer& optimizer) {
+  return optimizer.param_groups()[0].params()[0].grad().cpu()[0].item<double>();
+}
+
+TEST_F(FusedOnDevice, ClippingCallsAsManyOperationsForManyGradientsAsForFew) {
+  const FusedKernels kernels;
+  const auto clip = [](const torch::optim::SGD& optimizer) { clip_grad_norm(optimizer, 1e-3); };
+  const auto types = {torch::kFloat, torch::kDouble};
+  EXPECT_EQ(calls_for(40, types, clip), calls_for(4, types, clip));
+  calls_for(1, types, [](const torch::optim::SGD& optimizer) {
+    clip_grad_norm(optimizer, 1);
+    EXPECT_NEAR(first_gradient(optimizer), 1 / std::sqrt(6), 1e-6);
+  });
+}
+
+TEST_F(FusedOnDevice, UnscalingCallsAsManyOperationsForManyGradientsAsForFew) {
+  const FusedKernels kernels;
+  const auto unscale = [](torch::optim::SGD& optimizer) {
+    GradScaler scaler(world(), {.initial_scale = 4});
+    EXPECT_TRUE(scaler.unscale(optimizer));
+  };
+  EXPECT_EQ(calls_for(40, {torch::kFloat}, unscale), calls_for(4, {torch::kFloat}, unscale));
+  calls_for(2, {torch::kFloat, torch::kDouble}, [&](torch::optim::SGD& optimizer) {
+    unscale(optimizer);
+    EXPECT_EQ(first_gradient(optimizer), 2);
+  });
+  for (const std::size_t bad : {1, 3}) {  // a float, a double
+    calls_for(2, {torch::kFloat, torch::kDouble}, [&](torch::optim::SGD& optimizer) {
+      optimizer.param_groups()[0].params()[bad].mutable_grad()[1] = std::nan("");
+      GradScaler scaler(world());
+      EXPECT_FALSE(scaler.unscale(optimizer));
+    });
+  }
 }
 
 }  // namespace

@@ -11,8 +11,8 @@
 #include <cstring>
 #include <mutex>
 
-#include "common/clock.h"
 #include "common/error.h"
+#include "runtime/comm/timeout.h"
 
 namespace lockstep::comm::control {
 namespace {
@@ -122,16 +122,15 @@ Connection::End Connection::receive(std::vector<Message>& messages) {
 void send_to_all(const std::vector<Connection*>& connections, MessageKind kind, std::string_view body,
                  std::chrono::milliseconds timeout) {
   for (Connection* connection : connections) connection->send(kind, body);
-  const std::uint64_t end = monotonic_ns() + static_cast<std::uint64_t>(timeout.count()) * 1'000'000U;
+  OperationTimeout sending(timeout);
   for (;;) {
     std::vector<pollfd> waits;
     for (Connection* connection : connections) {
       connection->send_rest();
       if (connection->has_unsent()) waits.push_back({connection->fd(), POLLOUT, 0});
     }
-    const std::uint64_t now = monotonic_ns();
-    if (waits.empty() || now >= end) return;
-    ::poll(waits.data(), waits.size(), static_cast<int>((end - now) / 1'000'000U) + 1);
+    if (waits.empty() || sending.expired()) return;
+    ::poll(waits.data(), waits.size(), sending.next_check_ms());
   }
 }
 

@@ -16,10 +16,10 @@
 #include <memory>
 #include <vector>
 
-#include "common/clock.h"
 #include "common/error.h"
 #include "common/leaf/random.h"
 #include "common/sockets.h"
+#include "runtime/comm/timeout.h"
 
 namespace lockstep::comm::control {
 namespace {
@@ -35,25 +35,13 @@ struct Introduction {
   Key key{};
 };
 
-class Timeout {
- public:
-  explicit Timeout(milliseconds time)
-      : end_ns_(monotonic_ns() + static_cast<std::uint64_t>(time.count()) * 1'000'000) {}
-  int remaining_ms() const {
-    const std::uint64_t now = monotonic_ns();
-    return now >= end_ns_ ? 0 : static_cast<int>((end_ns_ - now) / 1'000'000 + 1);
-  }
-
- private:
-  std::uint64_t end_ns_;
-};
-
 bool read_exactly(int fd, void* into, std::size_t bytes, milliseconds time) {
-  const Timeout timeout(time);
+  OperationTimeout timeout(time);
   auto* to = static_cast<char*>(into);
   while (bytes > 0) {
+    if (timeout.expired()) return false;
     pollfd wait{fd, POLLIN, 0};
-    if (::poll(&wait, 1, timeout.remaining_ms()) == 0) return false;
+    ::poll(&wait, 1, timeout.next_check_ms());
     const ssize_t got = ::recv(fd, to, bytes, MSG_DONTWAIT);
     if (got < 0 && (errno == EINTR || errno == EAGAIN)) continue;
     if (got <= 0) return false;
@@ -178,16 +166,17 @@ UniqueFd connect_to_first(std::vector<Addresses::Address>& addresses, std::uint1
     why = errno_text(errno);
     give_up(index);
   }
-  const Timeout timeout(kConnectTime);
+  OperationTimeout timeout(kConnectTime);
   while (!sockets.empty()) {
-    std::vector<pollfd> waits;
-    waits.reserve(sockets.size());
-    for (const UniqueFd& socket : sockets) waits.push_back({socket.get(), POLLOUT, 0});
-    if (::poll(waits.data(), waits.size(), timeout.remaining_ms()) == 0) {
+    if (timeout.expired()) {
       why = "no answer within 3 s";
       addresses.clear();
       return {};
     }
+    std::vector<pollfd> waits;
+    waits.reserve(sockets.size());
+    for (const UniqueFd& socket : sockets) waits.push_back({socket.get(), POLLOUT, 0});
+    ::poll(waits.data(), waits.size(), timeout.next_check_ms());
     for (std::size_t index = waits.size(); index-- > 0;) {
       if (waits[index].revents == 0) continue;
       UniqueFd socket = std::move(sockets[index]);

@@ -8,11 +8,11 @@
 #include <cerrno>
 #include <cstdio>
 
-#include "common/clock.h"
 #include "common/error.h"
 #include "common/leaf/open_files.h"
 #include "common/sockets.h"
 #include "runtime/comm/control/sockets.h"
+#include "runtime/comm/timeout.h"
 
 namespace lockstep::comm::control {
 namespace {
@@ -59,14 +59,11 @@ Roster make_roster(const std::vector<ContactInfo>& contacts, int nodes) {
 // Accepts the expected ranks from both listeners, for 5 s.
 void accept_children(const UniqueFd& local, const UniqueFd& network, const Key& key,
                      std::vector<int> expected, std::vector<Child>& into, ConnectOutcome& outcome) {
-  constexpr double kSeconds = 5;
   constexpr milliseconds kIntroductionTime{1000};
-  const std::uint64_t begin = monotonic_ns();
-  while (!expected.empty()) {
-    const double left = kSeconds - seconds_between(begin, monotonic_ns());
-    if (left <= 0) return;
+  OperationTimeout timeout(std::chrono::seconds(5));
+  while (!expected.empty() && !timeout.expired()) {
     std::array<pollfd, 2> waits{pollfd{local.get(), POLLIN, 0}, pollfd{network.get(), POLLIN, 0}};
-    if (::poll(waits.data(), waits.size(), static_cast<int>(left * 1000) + 1) <= 0) continue;
+    if (::poll(waits.data(), waits.size(), timeout.next_check_ms()) <= 0) continue;
     for (const pollfd& wait : waits) {
       if ((wait.revents & POLLIN) == 0) continue;
       UniqueFd socket(::accept4(wait.fd, nullptr, nullptr, SOCK_CLOEXEC));

@@ -177,6 +177,7 @@ class CpuCommunicator : public Communicator, private Driver {
  private:
   WorkHandle enqueue(OperationRequest request, Buffer buffer, void* all, std::string_view label,
                      ReduceOptions options);
+  class Driving;
   void drive_until_ended(Operation& operation) override;
   void drive() override { progress(); }
   bool advance(bool waiting);
@@ -338,17 +339,29 @@ void CpuCommunicator::drive_until(Condition condition, const std::string& what) 
   }
 }
 
+// While it exists, the calling thread does the work of the communicator's thread.
+class CpuCommunicator::Driving {
+ public:
+  explicit Driving(CpuCommunicator& communicator) : communicator_(communicator) { add(1); }
+  ~Driving() {
+    add(-1);
+    communicator_.call_thread();
+  }
+  Driving(const Driving&) = delete;
+  Driving& operator=(const Driving&) = delete;
+
+ private:
+  void add(int drivers) {
+    const std::scoped_lock lock(communicator_.queue_mutex_);
+    communicator_.drivers_ += drivers;
+  }
+  CpuCommunicator& communicator_;
+};
+
 void CpuCommunicator::drive_until_ended(Operation& operation) {
-  if (inter_node_) {
-    const std::scoped_lock lock(queue_mutex_);
-    ++drivers_;
-  }
+  std::optional<Driving> driving;
+  if (inter_node_) driving.emplace(*this);
   drive_until([&] { return operation.ended(); }, operation.name());
-  if (inter_node_) {
-    const std::scoped_lock lock(queue_mutex_);
-    --drivers_;
-  }
-  if (inter_node_) call_thread();
 }
 
 // Lets the communicator's thread work now, if no other one does.

@@ -86,7 +86,8 @@ struct Group {
   int after(int k) const { return (digit + k) % size; }
 };
 
-// Surplus nodes join the groups with the highest numbers: they are nearest.
+// Surplus nodes join the groups with the highest numbers: they are nearest. None joins the first group. Otherwise node 0
+// would expect data of the last node together with its request, and a surplus node sends none with it.
 int group_of_surplus(const NodeGrid& grid, int surplus_index) {
   const int groups = grid.regular() / grid.factors.front();
   return groups - 1 - surplus_index % groups;
@@ -198,12 +199,12 @@ int NodeGrid::regular() const {
 
 NodeGrid grid_of(int nodes) {
   Factors best;
-  // A group takes at most one surplus node, so more than half of the nodes are regular.
+  // A group takes at most one surplus node and the first group none, so more than half of the nodes are regular.
   for (int regular = nodes; regular > nodes / 2; --regular) {
     Factors found = factors_of(regular);
     const int surplus = nodes - regular;
     if (surplus > 0) {
-      if (found.factors.empty() || surplus > regular / found.factors.front()) continue;
+      if (found.factors.empty() || surplus >= regular / found.factors.front()) continue;
       found.price += kSurplus;
     }
     if (found.price < best.price) best = std::move(found);

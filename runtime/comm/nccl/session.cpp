@@ -140,14 +140,12 @@ std::unique_ptr<Session> Session::split(int color, [[maybe_unused]] MPI_Comm par
 }
 
 void Session::settle(ncclResult_t result, const char* call) {
-  const auto deadline = std::chrono::steady_clock::now() + operation_timeout();
+  OperationTimeout timeout;
   while (result == ncclInProgress) {
     const ncclResult_t asked = ncclCommGetAsyncError(handle_, &result);
     if (asked != ncclSuccess) result = asked;
     if (result != ncclInProgress) break;
-    if (std::chrono::steady_clock::now() > deadline) {
-      end_job_by_timeout(fmt::format("{} among {}", call, name_));
-    }
+    if (timeout.expired()) end_job_by_timeout(fmt::format("{} among {}", call, name_));
     std::this_thread::sleep_for(std::chrono::microseconds(20));
   }
   if (result != ncclSuccess) {

@@ -14,8 +14,8 @@ namespace {
 
 // Only `then` and barriers wait for this check of the device.
 constexpr std::chrono::microseconds kCheckInterval{200};
-// Between two checks of NCCL's health.
-constexpr std::chrono::milliseconds kHealthInterval{100};
+// NCCL's health is checked each time after so many of these checks.
+constexpr int kHealthInterval = 500;
 
 }  // namespace
 
@@ -105,19 +105,15 @@ void Watchdog::serve() {
 
 // Returns when it has succeeded; otherwise the job ends.
 void Watchdog::wait_for_end(DeviceOperation& operation) {
-  using Clock = std::chrono::steady_clock;
-  const auto overdue = Clock::now() + operation_timeout();
-  auto health = Clock::now() + kHealthInterval;
+  OperationTimeout timeout;
   try {
-    while (!operation.reached()) {
-      const auto now = Clock::now();
-      if (now > health) {
+    for (int check = 1; !operation.reached(); ++check) {
+      if (check % kHealthInterval == 0) {
         const std::scoped_lock lock(session_lock_);
         session_.check_health();
-        health = now + kHealthInterval;
       }
       // ncclCommAbort is not called: it would let the host go on with data that was never reduced.
-      if (now > overdue) end_job_by_timeout(operation.name());
+      if (timeout.expired()) end_job_by_timeout(operation.name());
       std::this_thread::sleep_for(kCheckInterval);
     }
   } catch (const Error& error) {

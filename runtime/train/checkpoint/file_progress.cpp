@@ -50,7 +50,7 @@ void wait_for_files(comm::Communicator& communicator, const FileProgress& progre
     std::int32_t works = ended_within(pause) ? 0 : 1;
     if (works == 0 || seen != progress.changes()) {
       seen = progress.changes();
-      timeout = {};
+      timeout.restart();
     } else if (timeout.expired()) {
       comm::end_job_once(fmt::format("{} for {} s (LOCKSTEP_TIMEOUT): check that the file system responds",
                                      progress.stalled_text(), comm::operation_timeout().count()));

@@ -12,6 +12,7 @@
 #include "common/error.h"
 #include "common/process.h"
 #include "common/units.h"
+#include "runtime/comm/timeout.h"
 #include "runtime/train/checkpoint/digest.h"
 #include "runtime/train/checkpoint/reader.h"
 
@@ -175,7 +176,7 @@ void Writer::report(const Path& folder, const RankReport& report) {
 RankReport Writer::wait_for(int rank, const Path& folder, std::int64_t step) {
   const Path path = folder / report_name(rank);
   std::uint64_t bytes = 0;
-  std::uint64_t changed_ns = monotonic_ns();
+  comm::OperationTimeout timeout{std::chrono::duration<double>(options_.timeout_seconds)};
   for (auto pause = std::chrono::milliseconds(2);;
        pause = std::min(2 * pause, std::chrono::milliseconds(250))) {
     if (const auto text = read_if_there(system_, path)) return report_from_text(*text);
@@ -184,11 +185,11 @@ RankReport Writer::wait_for(int rank, const Path& folder, std::int64_t step) {
     if (const auto note = nlohmann::json::parse(message, nullptr, false); !note.is_discarded()) {
       if (note.at("checkpoint") == current_) {
         if (const std::string error = note.at("error"); !error.empty()) return {.error = error, .files = {}};
-        if (note.at("bytes") != bytes) changed_ns = monotonic_ns();
+        if (note.at("bytes") != bytes) timeout.restart();
         bytes = note.at("bytes");
       }
     }
-    if (seconds_between(changed_ns, monotonic_ns()) > options_.timeout_seconds) {
+    if (timeout.expired()) {
       fail("rank {} has not written its files of step {} within {}{}: check that its node sees {}", rank,
            step, format_seconds(options_.timeout_seconds),
            bytes > 0 ? fmt::format(" after its first {}", format_bytes(bytes)) : "",

@@ -1,5 +1,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <mpi.h>
 #include <stdlib.h>  // NOLINT(modernize-deprecated-headers): setenv
 
 #include <algorithm>
@@ -9,6 +10,7 @@
 #include <filesystem>
 #include <numeric>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "common/error.h"
@@ -17,6 +19,17 @@
 #include "runtime/comm/cpu/node_schedule.h"
 #include "runtime/comm/half.h"
 #include "tests/integration/mpi_world.h"
+
+namespace {
+
+thread_local bool testsome_fails = false;  // once
+
+}  // namespace
+
+extern "C" int MPI_Testsome(int count, MPI_Request* requests, int* done, int* indices, MPI_Status* statuses) {
+  if (std::exchange(testsome_fails, false)) return MPI_ERR_OTHER;
+  return PMPI_Testsome(count, requests, done, indices, statuses);
+}
 
 namespace lockstep::comm {
 namespace {
@@ -405,6 +418,23 @@ TEST(Communicator, KnowsWhichRankStartedLast) {
   if (world().rank() == ranks[0]) {
     EXPECT_EQ(work->times().asked_ns, work->times().all_asked_ns);
   }
+}
+
+// Without the communicator's thread, the operation would never end: this rank only looks.
+TEST(Network, AWaitThatFailsLeavesTheWorkToTheCommunicatorsThread) {
+  if (world().nodes() == 1 || world().local_size() > 1) GTEST_SKIP() << "needs nodes of one rank";
+  std::vector<float> values(1'000'000, 1);
+  if (world().rank() != 0) MPI_Barrier(MPI_COMM_WORLD);  // rank 0 waits until its wait has failed
+  const auto work = communicator().all_reduce({values.data(), values.size(), DataType::f32}, "values");
+  if (world().rank() == 0) {
+    testsome_fails = true;
+    EXPECT_THROW(work->wait(), Error);
+    MPI_Barrier(MPI_COMM_WORLD);
+  }
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  while (!work->done() && std::chrono::steady_clock::now() < end) std::this_thread::yield();
+  ASSERT_TRUE(work->done());
+  EXPECT_THAT(values, Each(static_cast<float>(world().size())));
 }
 
 // The ranks share a clock here; each one says that its clock is ahead.

@@ -75,7 +75,7 @@ TEST(AveragedOverRanks, StepsInWhichRankZeroSkipsCountItsZeros) {
   }
 }
 
-// The counts of the ranks differ, so in the first step each rank has its own power of two.
+// In the first step the loss is not scaled with the sum of a step before.
 TEST(AveragedByCountStep, AsTheFirstOneHasTheBitsOfLaterOnes) {
   for (const auto type : {torch::kDouble, torch::kFloat, torch::kBFloat16}) {
     torch::nn::Sequential net(torch::nn::Linear(6, 8), torch::nn::Tanh(), torch::nn::Linear(8, 6));
@@ -107,6 +107,44 @@ void run(Ddp& ddp, bool by_count) {
   } else {
     loss.backward();
   }
+}
+
+TEST(AveragedByCount, GradientsThatWereNotZeroedAreNotAveragedAgain) {
+  Net net;
+  DistributedDataParallel ddp(net, world(), small_buckets());
+  run(ddp, true);
+  const auto gradient = net->out_bias.grad().clone();
+  const auto no_sync = [&] {
+    const auto hold = ddp.no_sync();
+    run(ddp, true);
+  };
+  const std::function<void()> wrong[] = {[&] { run(ddp, true); }, [&] { ddp.skip(); }, no_sync};
+  for (const auto& call : wrong) EXPECT_THAT(error_of(call), HasSubstr("have not been zeroed"));
+  EXPECT_TRUE(torch::equal(net->out_bias.grad(), gradient));
+  const std::function<void()> zero[] = {
+      [&] { net->zero_grad(); },
+      [&] { set_gradients_to_none(*net); },
+      [&] {
+        for (auto& parameter : net->parameters()) parameter.mutable_grad().data().zero_();
+      },
+      [&] { net->out_bias.mutable_grad().zero_(); },  // by one of two optimizers
+      [&] { ddp.discard(); },
+  };
+  for (const auto& zero_gradients : zero) {
+    zero_gradients();
+    run(ddp, true);
+  }
+  net->zero_grad();
+  ddp.skip();  // on all ranks: it leaves zeros
+  run(ddp, true);
+  EXPECT_TRUE(torch::equal(net->out_bias.grad(), gradient));
+}
+
+TEST(AveragedOverRanks, GradientsOfSeveralBackwardsAddUpAsInPyTorch) {
+  Net net;
+  DistributedDataParallel ddp(net, world(), small_buckets());
+  run(ddp, false);
+  run(ddp, false);
 }
 
 TEST(Mixing, InOneStepIsRefused) {

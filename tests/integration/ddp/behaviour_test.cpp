@@ -46,6 +46,7 @@ std::uint64_t operations_of_a_step(DistributedDataParallelOptions options, bool 
   DistributedDataParallel ddp(net, world(), options);
   std::uint64_t before = 0;
   for (int i = 0; i < 3; ++i) {
+    net->zero_grad();
     before = comm::current_activity().asked;
     const auto loss = sum_of_squares(ddp(rows(5, 1)), rows(5, 2));
     if (by_count) {
@@ -307,7 +308,10 @@ TEST(Buffers, FollowRankZeroBeforeForward) {
   torch::nn::BatchNorm1d norm(6);
   norm->to(torch::kDouble);
   DistributedDataParallel ddp(norm, world(), small_buckets());
-  for (int i = 0; i < 2; ++i) step(ddp, i);
+  for (int i = 0; i < 2; ++i) {
+    step(ddp, i);
+    norm->zero_grad();
+  }
   EXPECT_EQ(same_bits_everywhere(norm->running_mean), world().size() == 1) << "each rank saw its own rows";
   ddp.skip();
   EXPECT_TRUE(same_bits_everywhere(norm->running_mean));
@@ -324,6 +328,7 @@ TEST(Buffers, AreNotSentByAForwardWithoutGradientsOnOneRank) {
     const torch::NoGradGuard no_grad;
     ddp(rows(4, 1));  // in training mode, on this rank alone
   }
+  norm->zero_grad();
   step(ddp, 1);
 }
 

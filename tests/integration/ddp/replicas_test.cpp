@@ -126,6 +126,7 @@ TEST(Buffers, AreSentBeforeAnEvaluationIfAsked) {
   for (int i = 0; i < 2; ++i) {
     const auto input = rows(5, static_cast<std::uint64_t>(10 * i + world().rank()));
     ddp.backward(sum_of_squares(ddp(input), input), 5);
+    norm->zero_grad();
   }
   const auto mine = norm->running_mean.clone();
   norm->eval();
@@ -177,8 +178,10 @@ TEST(ReplicaDrift, IsNotLookedForIfTheUserWishes) {
   DistributedDataParallel ddp(net, world(), options);
   if (last_rank()) net->middle->weight.data()[3][5] += 1e-9;
   const auto input = rows(4, 1);
-  for (int i = 0; i < 3; ++i)
+  for (int i = 0; i < 3; ++i) {
     EXPECT_EQ(error_of([&] { ddp.backward(sum_of_squares(ddp(input), input), 4); }), "no error");
+    net->zero_grad();
+  }
 }
 
 struct WithLimitImpl : torch::nn::Module {

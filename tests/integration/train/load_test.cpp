@@ -61,6 +61,7 @@ TEST(DistributedOptimizerOfALoadedModel, RefusesAModelConvertedBeforeStep) {
   DistributedOptimizer<torch::optim::Adam> optimizer(ddp, torch::optim::AdamOptions(0.01));
   const auto batch = rows(2, 1);
   for (int step = 0; step < 2; ++step) {
+    optimizer.zero_grad();
     ddp.backward(sum_of_squares(ddp(batch), batch), 2);
     if (step == 1) net->to(torch::kFloat);
     const std::string error = error_of([&] { optimizer.step(); });

@@ -33,7 +33,7 @@ TEST(StopSignal, TravelsWithASynchronisedBackward) {
   const torch::nn::Linear model(2, 1);
   DistributedDataParallel ddp(model, world());
   StopSignal stop(world());
-  const auto step = [&] { ddp.backward(ddp(torch::ones({1, 2})).sum(), 1); };
+  const auto step = [&] { ddp.backward(ddp(torch::ones({1, 2})).sum()); };
   for (int i = 0; i < 3; ++i) {
     step();
     const std::uint64_t before = comm::current_activity().asked;

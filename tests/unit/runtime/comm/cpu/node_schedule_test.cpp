@@ -245,6 +245,24 @@ TEST(NodeSchedule, NeighboursAgreeWhatTravelsBetweenThemInTheFirstRound) {
   }
 }
 
+// The last node is before node 0. Data travels with a request only if both nodes add up in their first round, and a surplus
+// node does not.
+TEST(NodeSchedule, ASurplusNodeNeverSendsToTheGroupOfNodeZero) {
+  int with_surplus = 0;
+  for (int nodes = 2; nodes <= 4096; ++nodes) {
+    const NodeGrid grid = grid_of(nodes);
+    if (grid.surplus() == 0) continue;
+    ++with_surplus;
+    for (const auto form : {ScheduleForm::whole, ScheduleForm::slices}) {
+      const Round first = schedule_of(grid, nodes - 1, 100'000, form, DataType::f32).front();
+      EXPECT_FALSE(first.reduces);
+      ASSERT_FALSE(first.sends.empty());
+      for (const auto& message : first.sends) EXPECT_GE(message.peer, grid.factors.front()) << nodes;
+    }
+  }
+  EXPECT_GT(with_surplus, 1000);
+}
+
 TEST(NodeSchedule, SendsMessagesOfTheBestLength) {
   NetworkCost cost{.latency = 20e-6, .per_byte = 1 / 1.2e9, .sum_per_byte = 1 / 8e9};
   for (const std::size_t best : {std::size_t{60'000}, std::size_t{1} << 20}) {

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <csignal>
 #include <numeric>
 #include <set>
 #include <thread>
@@ -361,6 +362,36 @@ TEST_F(Checkpoints, ARankThatWritesSlowlyIsWaitedFor) {
   };
   Writer first(impatient, FileSystem::real());
   write(first, 7, 0, 2);
+  EXPECT_EQ(newest(), 7);
+}
+
+TEST_F(Checkpoints, TheTimeForWhichTheJobWasSuspendedIsNoWaiting) {
+  auto suspended = options(0, 2);
+  suspended.timeout_seconds = 0.2;
+  int looks = 0;
+  suspended.last_text_of = [&](int) {
+    if (++looks == 1) ::raise(SIGSTOP);
+    if (looks == 2) write_rank_1();
+    return std::string();
+  };
+  const pid_t child = ::fork();
+  if (child == 0) {
+    try {
+      Writer first(suspended, FileSystem::real());
+      write(first, 7, 0, 2);
+    } catch (const std::exception& error) {
+      fmt::print(stderr, "{}\n", error.what());
+      ::_exit(1);
+    }
+    ::_exit(0);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, WUNTRACED), child);
+  ASSERT_TRUE(WIFSTOPPED(status));
+  std::this_thread::sleep_for(std::chrono::milliseconds(400));  // suspended for longer than the timeout
+  ::kill(child, SIGCONT);
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
   EXPECT_EQ(newest(), 7);
 }
 
