@@ -226,7 +226,7 @@ std::optional<LongSteps> long_steps(const Snapshot& rank) {
        fmt::format(
            "{} of the last {} steps take at least {:.0f} times as long as the median step, and {:.0f} % of the time, mostly in {}.",
            count, own.size(), kLongStep, 100 * excess / all, record::name(phase)),
-       "If these are evaluations, keep them out of the steps: world.timer().begin_step() after each; if their samples are long, set plan.step_stretch = 1."},
+       "If these are evaluations, keep them out of the steps: lockstep::Validation, or world.timer().begin_step() before and after each; if their samples are long, set plan.step_stretch = 1."},
       phase};
 }
 

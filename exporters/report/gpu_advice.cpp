@@ -109,16 +109,17 @@ void advise_on_use(const Run& run, const std::optional<Verdict>& verdict, std::v
     memory = std::max(memory, share);
   }
   if (!verdict) return;
-  const auto bound = static_cast<std::size_t>(verdict->bound);
+  const Bound obstacle = verdict->obstacle();
+  const auto reason = static_cast<std::size_t>(obstacle);
   if (idle >= kIdle) {
     advice.push_back({"gpu-idle",
                       fmt::format("The GPUs are idle for {:.0f} % of the time; the reason is {}.", 100 * idle,
-                                  kReasons.at(bound)),
-                      kIdleRemedies.at(bound)});
+                                  kReasons.at(reason)),
+                      kIdleRemedies.at(reason)});
   }
   // More work in a step does not help if input or balance bound it, or if the GPU is busy with compute.
-  const bool helps = verdict->bound == Bound::communication || verdict->bound == Bound::host ||
-                     (verdict->bound == Bound::compute && idle >= kIdle);
+  const bool helps = obstacle == Bound::communication || obstacle == Bound::host ||
+                     (obstacle == Bound::compute && idle >= kIdle);
   if (!helps || memory > kMemoryUnused || fullest->counters.tokens == 0) return;
   const Gpu& gpu = *gpu_of(*fullest);
   advice.push_back(

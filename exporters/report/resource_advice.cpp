@@ -36,12 +36,13 @@ void advise_on_memory(const Run& run, Findings& found) {
            rank.resources->on_device == 0;
   };
   if (uses.front().share() > kUnused || !std::all_of(run.ranks.begin(), run.ranks.end(), fits)) return;
-  const std::optional<Verdict>& verdict = found.verdict;
-  if (!verdict || (verdict->bound != Bound::communication && verdict->bound != Bound::host)) return;
+  if (!found.verdict) return;
+  const Bound obstacle = found.verdict->obstacle();
+  if (obstacle != Bound::communication && obstacle != Bound::host) return;
   found.advice.push_back(
       {"memory-unused",
        fmt::format("Memory is not used: {}, and each step has little work for its {}.", to_text(uses.front()),
-                   verdict->bound == Bound::host ? "launching" : "communication"),
+                   obstacle == Bound::host ? "launching" : "communication"),
        "A larger plan.cap fits; lockstep::memory_warm_up tries it before the training begins."});
 }
 

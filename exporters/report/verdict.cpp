@@ -19,8 +19,8 @@ using record::Resources;
 using record::Snapshot;
 using record::Step;
 
-// A smaller part is not what bounds the step.
-constexpr double kBounding = 0.10;
+// A smaller part is not worth a remedy.
+constexpr double kWorthARemedy = 0.10;
 
 constexpr double& at(std::array<double, kBounds>& parts, Bound part) {
   return parts.at(static_cast<std::size_t>(part));
@@ -130,23 +130,37 @@ constexpr std::array<std::array<std::string_view, 9>, kBounds> kRules = {{
 }};
 
 constexpr std::array<const char*, kBounds> kRemedies = {
-    "Nothing holds up the computing: bfloat16 (lockstep::Autocast) where the processor has it, more ranks, or faster processors.",
+    "bfloat16 (lockstep::Autocast) where the processor has it, more ranks, or faster processors.",
     "Give the loader more workers (#SBATCH --pin=auto,workers=4) and more batches ahead (LoaderOptions{.batches_ahead = 8}).",
     "Give each step more work: plan.accumulate = 4, or a larger plan.cap.",
     "Give each step more work (a larger plan.cap), so that launching it counts less.",
     "Give the ranks equal cost with our loader (plan.cost = {6 * width, 1}).",
 };
 
-std::string remedy(Bound bound, const std::vector<Advice>& advice) {
-  const auto& rules = kRules.at(static_cast<std::size_t>(bound));
+std::string remedy(const Verdict& verdict, Bound part, const std::vector<Advice>& advice) {
+  const auto& rules = kRules.at(static_cast<std::size_t>(part));
   for (const Advice& one : advice) {
     if (std::find(rules.begin(), rules.end(), one.rule) != rules.end()) return one.remedy;
   }
-  return kRemedies.at(static_cast<std::size_t>(bound));
+  const std::string text = kRemedies.at(static_cast<std::size_t>(part));
+  if (part != Bound::compute) return text;
+  return (verdict.beside.empty() ? "Nothing holds up the computing: " : "To compute faster: ") + text;
 }
 
 std::string milliseconds(double ms) {
   return fmt::format("{:.{}f}", ms, ms >= 99.5 ? 0 : ms >= 9.95 ? 1 : 2);
+}
+
+std::string name_of(const Verdict& verdict, Bound part) {
+  const std::string name = kBoundNames.at(static_cast<std::size_t>(part));
+  return part == Bound::input && !verdict.how.empty() ? name + " (" + verdict.how + ")" : name;
+}
+
+std::string bound_of(const Verdict& verdict) {
+  return fmt::format("bound by: {}, {:.0f} % of the step ({} of {} ms)", name_of(verdict, verdict.bound),
+                     100 * verdict.share(verdict.bound),
+                     milliseconds(verdict.share(verdict.bound) * verdict.step_ms),
+                     milliseconds(verdict.step_ms));
 }
 
 }  // namespace
@@ -163,12 +177,16 @@ std::optional<Verdict> find_verdict(const Run& run, const std::vector<StepRow>& 
   means.transfer /= count;
   Verdict verdict{.steps = rows.size(), .step_ms = means.step, .parts_ms = means.parts};
   if (means.step <= 0) return std::nullopt;
-  const auto largest = std::max_element(means.parts.begin() + 1, means.parts.end());
-  if (*largest >= kBounding * means.step) verdict.bound = static_cast<Bound>(largest - means.parts.begin());
-  const std::optional<double> decoding = decoding_share(run);
-  if (verdict.bound == Bound::input && decoding) {
-    verdict.how = *decoding < 0.5 ? "reading" : "decoding and transforming";
+  const auto largest = std::max_element(means.parts.begin(), means.parts.end());
+  verdict.bound = static_cast<Bound>(largest - means.parts.begin());
+  for (std::size_t i = 1; i < kBounds; ++i) {
+    const auto part = static_cast<Bound>(i);
+    if (part != verdict.bound && verdict.share(part) >= kWorthARemedy) verdict.beside.push_back(part);
   }
+  std::sort(verdict.beside.begin(), verdict.beside.end(),
+            [&](Bound a, Bound b) { return verdict.share(a) > verdict.share(b); });
+  const std::optional<double> decoding = decoding_share(run);
+  if (decoding) verdict.how = *decoding < 0.5 ? "reading" : "decoding and transforming";
   const bool measured = std::all_of(run.ranks.begin(), run.ranks.end(), [](const Snapshot& rank) {
     return rank.counters.communication_measured();
   });
@@ -188,11 +206,10 @@ record::Goodput find_goodput(const Run& run) {
 }
 
 std::string bound_line(const Verdict& verdict) {
-  return fmt::format("bound by: {}{}, {:.0f} % of the step ({} of {} ms)",
-                     kBoundNames.at(static_cast<std::size_t>(verdict.bound)),
-                     verdict.how.empty() ? "" : " (" + verdict.how + ")", 100 * verdict.share(verdict.bound),
-                     milliseconds(verdict.share(verdict.bound) * verdict.step_ms),
-                     milliseconds(verdict.step_ms));
+  std::string line = bound_of(verdict);
+  for (const Bound part : verdict.beside)
+    line += fmt::format("; {}, {:.0f} %", name_of(verdict, part), 100 * verdict.share(part));
+  return line;
 }
 
 std::vector<std::string> verdict_lines(const Run& run, const Findings& found) {
@@ -202,7 +219,14 @@ std::vector<std::string> verdict_lines(const Run& run, const Findings& found) {
   }
   const std::optional<Verdict>& verdict = found.verdict;
   if (!verdict) return lines;
-  lines.push_back(bound_line(*verdict) + ". " + remedy(verdict->bound, found.advice));
+  std::string bound = bound_of(*verdict) + ". " + remedy(*verdict, verdict->bound, found.advice);
+  for (const Bound part : verdict->beside) {
+    bound += fmt::format(" Another {:.0f} % is {} ({} ms). {}", 100 * verdict->share(part),
+                         name_of(*verdict, part),
+                         milliseconds(verdict->parts_ms.at(static_cast<std::size_t>(part))),
+                         remedy(*verdict, part, found.advice));
+  }
+  lines.push_back(bound);
   std::string possible = "a step would take at least";
   for (std::size_t i = 0; i < kResourceNames.size(); ++i) {
     possible += fmt::format("{} {} ms with twice the {}", i == 0 ? "" : ",",

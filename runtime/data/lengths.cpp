@@ -179,6 +179,10 @@ Lengths lengths_from_histogram(const std::filesystem::path& file, std::size_t sa
 
 Lengths lengths_from_pack(const pack::Reader& reader, const std::string& name) {
   if (reader.token_bytes() == 0) fail("{}: the pack holds no tokens: pack the data with a token size", name);
+  if (const auto type = reader.token_type(); type == pack::TokenType::f32 || type == pack::TokenType::f64) {
+    fail("{}: its tokens are floating-point numbers ({}), but tokens must be integers: write them as such",
+         name, pack::name_of(type));
+  }
   Lengths lengths;
   lengths.tokens.reserve(reader.size());
   for (std::size_t i = 0; i < reader.size(); ++i) {

@@ -69,6 +69,7 @@ struct Loader::State {
         options(loader_options),
         plan_options(plan),
         step_sizes_due(rank == 0 && plan.step_tokens > 0 && !loader_options.images),
+        empty_epoch_due(rank == 0),
         prefetch(prefetch_options(options, batch_bytes(plan, options))),
         lengths(planned_lengths(reader, plan, options)),
         builder(make_builder(reader, lengths, plan, rank, prefetch.threads, options)),
@@ -119,10 +120,26 @@ struct Loader::State {
                                 next.block.plan.sample_ids().size(), next.block.plan.steps_fingerprint())}});
   }
 
-  // Once, if the program says how many tokens a step has.
+  // Once, if the program says how many tokens a step has. Not for the rest of an epoch that is only its last step: that one
+  // is not full.
   void print_step_sizes(const EpochBlock& next) {
+    if (next.block.start.steps > 0 && next.block.plan.steps() == 1) return;
     if (!std::exchange(step_sizes_due, false)) return;
     fmt::print(stderr, "lockstep: {}\n", describe_step_sizes(next.block.plan, lengths.tokens));
+  }
+
+  // Once: a training of such epochs ends without a word.
+  void print_empty_epoch(std::uint64_t epoch) {
+    if (!std::exchange(empty_epoch_due, false)) return;
+    const auto number = [](std::size_t count, const char* what) {
+      return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
+    };
+    fmt::print(
+        stderr,
+        "lockstep: epoch {} of the loader has no steps: {} for {} with tail = {} and too_long = {}; use tail = fill, or more data\n",
+        epoch, number(lengths.tokens.size(), "sample"),
+        number(static_cast<std::size_t>(plan_options.ranks), "rank"), name_of(plan_options.tail),
+        name_of(plan_options.too_long));
   }
 
   HostBatch build(const MicroBatch& micro_batch, int worker) {
@@ -149,20 +166,27 @@ struct Loader::State {
     return built;
   }
 
-  // Returns the next batch or the end of an epoch. Waits for it if necessary.
-  HostBatch take() {
-    if (staged) return *std::exchange(staged, std::nullopt);
-    bool ready = false;
-    std::optional<HostBatch> taken = queue->next_if_ready(ready);
+  // Sets `staged`. Waits for the next batch or the end of an epoch if necessary.
+  void stage_now() {
+    if (staged) return;
+    bool ready = uncopied.has_value();
+    if (!ready) uncopied = queue->next_if_ready(ready);
     if (!ready) {
       const std::uint64_t begin = monotonic_ns();
       std::optional<profile::StepTimer::Scope> scope;
       if (timer != nullptr) scope.emplace(timer->phase(profile::Phase::data_wait));
-      taken = queue->next();
+      uncopied = queue->next();
       waited_ns = monotonic_ns() - begin;
     }
-    if (!taken) fail("no epochs left: the loop requested a batch after the loader's last epoch");
-    return copy.begin(std::move(*taken));
+    if (!uncopied) fail("no epochs left: the loop requested a batch after the loader's last epoch");
+    stage();
+  }
+
+  // A batch that has left the queue is kept until the program has it: if a copy failed and its batch were dropped, this rank
+  // would train on other samples than planned.
+  void stage() {
+    staged = copy.begin(*uncopied);
+    uncopied.reset();
   }
 
   // Begins to copy the next batch if it is already built.
@@ -170,9 +194,9 @@ struct Loader::State {
     if (!copy.needed() || staged) return;
     try {
       bool ready = false;
-      auto taken = queue->next_if_ready(ready);
-      if (taken) staged = copy.begin(std::move(*taken));
-    } catch (...) {  // take() throws it again
+      if (!uncopied) uncopied = queue->next_if_ready(ready);
+      if (uncopied) stage();
+    } catch (...) {  // stage_now() tries it again
     }
   }
 
@@ -181,19 +205,23 @@ struct Loader::State {
     waited_ns = 0;
     meter.on_request();
     if (timer != nullptr) timer->request_batch(current.block == nullptr || current.last_of_step());
-    HostBatch host = take();
-    if (!host.micro_batch.block) {
+    stage_now();
+    const MicroBatch next = staged->micro_batch;
+    if (!next.block) {
+      staged.reset();
       meter.on_batch(waited_ns, true);
+      if (!current.block && resumed_state.empty()) print_empty_epoch(next.epoch);
       ended = true;
-      next_epoch = host.micro_batch.epoch + 1;
+      next_epoch = next.epoch + 1;
       return;
     }
-    if (host.micro_batch.block != current.block) {
-      compare_plans(*host.micro_batch.block);
-      print_step_sizes(*host.micro_batch.block);
+    if (next.block != current.block) {
+      compare_plans(*next.block);
+      print_step_sizes(*next.block);
     }
-    current = host.micro_batch;
-    batch = copy.finish(std::move(host));
+    batch = copy.finish(*staged);
+    current = next;
+    staged.reset();
     if (timer != nullptr) timer->add_batch(counts_of(*batch));
     stage_next();
     meter.on_batch(waited_ns, first);
@@ -203,6 +231,7 @@ struct Loader::State {
   LoaderOptions options;
   PlanOptions plan_options;
   bool step_sizes_due;
+  bool empty_epoch_due;
   PrefetchOptions prefetch;
   Lengths lengths;
   LoaderMeter meter;
@@ -223,8 +252,9 @@ struct Loader::State {
   std::string resumed_state;                // this epoch began with it; empty: at the epoch's start
   std::optional<std::uint64_t> next_epoch;  // the complete epoch that the queue continues with, if any
   std::optional<Batch> batch;
-  std::optional<HostBatch> staged;  // being copied to the device
-  std::uint64_t waited_ns = 0;      // for the current batch
+  std::optional<HostBatch> uncopied;  // the next one, if its copy has not begun
+  std::optional<HostBatch> staged;    // the next one, being copied to the device
+  std::uint64_t waited_ns = 0;        // for the current batch
   bool ended = true;
   std::optional<OrderedPrefetch<MicroBatch, HostBatch>> queue;  // the last member: its threads use the others
 };
@@ -332,6 +362,7 @@ Loader::Iterator Loader::begin() {
         s.prefetch, [&s] { return s.cursor.next(); },
         [&s](const MicroBatch& micro_batch, int worker) { return s.build(micro_batch, worker); });
   } else if (!queue_continues) {
+    s.uncopied.reset();
     s.staged.reset();
     s.queue->restart(move);
   }

@@ -122,8 +122,9 @@ class Loader::Iterator {
   /// Valid until the next ++.
   const Batch& operator*() const;
   const Batch* operator->() const { return &**this; }
-  /// Waits for the next batch. Throws the error of building it. Collective: the ranks compare their plans
-  /// at the first batch of a block. In a step they may make different numbers of calls.
+  /// Waits for the next batch. Throws the error of building or copying it; another call tries the copy again.
+  /// Collective: the ranks compare their plans at the first batch of a block. In a step they may make
+  /// different numbers of calls.
   Iterator& operator++();
   void operator++(int) { ++*this; }
   friend bool operator==(const Iterator& iterator, End) { return iterator.done(); }

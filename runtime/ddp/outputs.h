@@ -1,5 +1,5 @@
-// Finds the tensors in the result of a module's forward: tensors, and vectors, arrays, tuples, pairs, maps
-// and optionals of them, to any depth. For a type of your own, write a specialisation:
+// Finds the tensors in the result of a module's forward: tensors, and vectors, arrays, tuples, pairs, maps (also c10::List
+// and c10::Dict) and optionals of them, to any depth. For a type of your own, write a specialisation:
 //
 //   template <>
 //   struct lockstep::OutputTensors<Detections> {
@@ -94,6 +94,23 @@ template <typename Key, typename Value>
 struct OutputTensors<torch::OrderedDict<Key, Value>> {
   static constexpr bool known = OutputTensors<Value>::known;
   static void collect(const torch::OrderedDict<Key, Value>& output, std::vector<torch::Tensor>& tensors) {
+    for (const auto& item : output) OutputTensors<Value>::collect(item.value(), tensors);
+  }
+};
+
+// Their elements are proxies.
+template <typename Part>
+struct OutputTensors<c10::List<Part>> {
+  static constexpr bool known = OutputTensors<Part>::known;
+  static void collect(const c10::List<Part>& output, std::vector<torch::Tensor>& tensors) {
+    for (std::size_t i = 0; i < output.size(); ++i) OutputTensors<Part>::collect(output.get(i), tensors);
+  }
+};
+
+template <typename Key, typename Value>
+struct OutputTensors<c10::Dict<Key, Value>> {
+  static constexpr bool known = OutputTensors<Value>::known;
+  static void collect(const c10::Dict<Key, Value>& output, std::vector<torch::Tensor>& tensors) {
     for (const auto& item : output) OutputTensors<Value>::collect(item.value(), tensors);
   }
 };

@@ -8,6 +8,10 @@ namespace {
 // A device that waits for each launch needs as long for a phase as the host; one that is busy needs longer.
 constexpr double kAsLong = 1.1;
 
+// Only a long evaluation has more marks than this between two steps. Not fewer: a query is forbidden while a micro-batch
+// becomes a CUDA graph.
+constexpr std::size_t kMaxMarks = 4096;
+
 }  // namespace
 
 DevicePhases::DevicePhases(std::unique_ptr<DeviceClock> clock) : clock_(std::move(clock)) {
@@ -20,8 +24,21 @@ DeviceClock::Mark DevicePhases::mark() {
   return made;
 }
 
-void DevicePhases::end_phase(record::Phase phase) {
-  if (auto end = mark()) current_.intervals.push_back({phase, std::move(end)});
+void DevicePhases::end_interval(std::optional<record::Phase> phase) {
+  auto end = mark();
+  if (!end) return;
+  current_.intervals.push_back({phase, std::move(end)});
+  while (current_.intervals.size() > kMaxMarks && clock_->reached(current_.intervals.front().end))
+    count_first_interval(current_);
+}
+
+void DevicePhases::count_first_interval(Step& step) {
+  const Interval interval = std::move(step.intervals.front());
+  step.intervals.pop_front();
+  if (interval.phase) {
+    step.phase_ns[record::index(*interval.phase)] += clock_->ns_between(step.begin, interval.end);
+  }
+  step.begin = interval.end;
 }
 
 void DevicePhases::begin_step() {
@@ -47,16 +64,11 @@ std::optional<DeviceStep> DevicePhases::take(bool wait) {
   const auto& end = ended_.front().intervals.back().end;
   if (wait) clock_->wait(end);
   if (!wait && !clock_->reached(end)) return std::nullopt;
-  const Step step = std::move(ended_.front());
+  Step step = std::move(ended_.front());
   ended_.pop_front();
-  DeviceStep taken{.ended_ns = step.ended_ns, .counts = step.counts};
-  const DeviceClock::Mark* from = &step.begin;
-  for (const Interval& interval : step.intervals) {
-    const std::uint64_t ns = clock_->ns_between(*from, interval.end);
-    taken.phase_ns[record::index(interval.phase)] += ns;
-    taken.step_ns += ns;
-    from = &interval.end;
-  }
+  while (!step.intervals.empty()) count_first_interval(step);
+  DeviceStep taken{.phase_ns = step.phase_ns, .ended_ns = step.ended_ns, .counts = step.counts};
+  for (const std::uint64_t ns : taken.phase_ns) taken.step_ns += ns;
   using record::Phase;
   for (const Phase phase : {Phase::forward, Phase::backward, Phase::optimizer}) {
     const std::uint64_t ns = taken.phase_ns[record::index(phase)];

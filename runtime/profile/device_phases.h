@@ -9,7 +9,6 @@
 #include <deque>
 #include <memory>
 #include <optional>
-#include <vector>
 
 #include "exporters/record/layout.h"
 #include "exporters/record/snapshot.h"
@@ -35,7 +34,9 @@ class DevicePhases {
   bool failed() const { return failed_; }
 
   /// The time since the last call belongs to `phase`.
-  void end_phase(record::Phase phase);
+  void end_phase(record::Phase phase) { end_interval(phase); }
+  /// The time since the last call belongs to no phase and to no step.
+  void skip() { end_interval(std::nullopt); }
   /// The time since the end of the last step belongs to no step.
   void begin_step();
   /// Call end_phase() before. `host_ns` are the host's times of the phases.
@@ -48,12 +49,13 @@ class DevicePhases {
 
  private:
   struct Interval {
-    record::Phase phase;
+    std::optional<record::Phase> phase;  // none: it does not count
     DeviceClock::Mark end;
   };
   struct Step {
     DeviceClock::Mark begin;
-    std::vector<Interval> intervals;
+    std::deque<Interval> intervals;                         // from `begin` on
+    std::array<std::uint64_t, record::kPhases> phase_ns{};  // of those before it
     std::uint64_t ended_ns = 0;
     record::StepCounts counts;
     std::array<std::uint64_t, record::kPhases> host_ns{};
@@ -61,6 +63,8 @@ class DevicePhases {
   };
 
   DeviceClock::Mark mark();
+  void end_interval(std::optional<record::Phase> phase);
+  void count_first_interval(Step& step);
 
   std::unique_ptr<DeviceClock> clock_;
   bool failed_ = false;

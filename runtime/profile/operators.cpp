@@ -226,16 +226,25 @@ void trace_operators(bool on, bool shapes) {
 #ifdef LOCKSTEP_WITH_NCCL
 namespace {
 
-std::optional<c10::CachingDeviceAllocator::DeviceStats> allocator_stats(int device) {
+// Null before its first use.
+c10::DeviceAllocator* device_allocator() {
   auto* const allocator =
       dynamic_cast<c10::DeviceAllocator*>(c10::GetAllocator(accelerator().value_or(c10::kCUDA)));
-  if (allocator == nullptr || !allocator->initialized()) return std::nullopt;
+  return allocator != nullptr && allocator->initialized() ? allocator : nullptr;
+}
+
+std::optional<c10::CachingDeviceAllocator::DeviceStats> allocator_stats(int device) {
+  auto* const allocator = device_allocator();
+  if (allocator == nullptr) return std::nullopt;
   return allocator->getDeviceStats(static_cast<c10::DeviceIndex>(device));
 }
 
+const auto& total(const c10::CachingAllocator::StatArray& stats) {
+  return stats[static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE)];
+}
+
 std::uint64_t current(const c10::CachingAllocator::StatArray& stats) {
-  constexpr auto kAll = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
-  return static_cast<std::uint64_t>(stats[kAll].current);
+  return static_cast<std::uint64_t>(total(stats).current);
 }
 
 }  // namespace
@@ -251,6 +260,21 @@ AllocatorState allocator_state(int device) {
   return {.retries = static_cast<std::uint64_t>(stats->num_alloc_retries),
           .unused_bytes = current(stats->reserved_bytes) - current(stats->allocated_bytes)};
 }
+
+std::optional<DeviceMemory> device_memory(int device) {
+  const auto stats = allocator_stats(device);
+  if (!stats) return std::nullopt;
+  const std::uint64_t used = current(stats->allocated_bytes);
+  const std::uint64_t free = device_allocator()->getMemoryInfo(static_cast<c10::DeviceIndex>(device)).first;
+  return DeviceMemory{.used = used,
+                      .peak = static_cast<std::uint64_t>(total(stats->allocated_bytes).peak),
+                      .left = free + current(stats->reserved_bytes) - used};
+}
+
+void reset_device_peak(int device) {
+  if (auto* const allocator = device_allocator())
+    allocator->resetPeakStats(static_cast<c10::DeviceIndex>(device));
+}
 #else
 std::uint64_t device_bytes(int) {
   return 0;
@@ -258,6 +282,13 @@ std::uint64_t device_bytes(int) {
 
 AllocatorState allocator_state(int) {
   return {};
+}
+
+std::optional<DeviceMemory> device_memory(int) {
+  return std::nullopt;
+}
+
+void reset_device_peak(int) {
 }
 #endif
 

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "runtime/profile/gpu_sampler.h"
 
@@ -31,5 +32,15 @@ void trace_operators(bool on, bool shapes = false);
 std::uint64_t device_bytes(int device);
 /// The same allocator's unused memory, and how often it found none.
 AllocatorState allocator_state(int device);
+
+/// The memory of tensors on a GPU: bytes now, the maximum since reset_device_peak(), and what more tensors can get.
+struct DeviceMemory {
+  std::uint64_t used = 0;
+  std::uint64_t peak = 0;
+  std::uint64_t left = 0;
+};
+/// None before the allocator's first use, and in a build without CUDA.
+std::optional<DeviceMemory> device_memory(int device);
+void reset_device_peak(int device);
 
 }  // namespace lockstep::profile

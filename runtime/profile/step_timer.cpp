@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <exception>
 #include <utility>
 
@@ -85,23 +86,24 @@ void StepTimer::open_event_file() {
 
 void StepTimer::enter(Phase phase) {
   const std::uint64_t now = monotonic_ns();
-  if (running_) {
-    phase_ns_[record::index(current_)] += now - mark_ns_;
-    if (device_) device_->end_phase(current_);
-    if (tracing() && current_ != Phase::other) {
+  const Phase before = std::exchange(current_, phase);
+  if (writer_) writer_->set_doing(phase, now);
+  if (evaluations_ > 0) return;
+  if (progress_ == Progress::none) {
+    progress_ = Progress::begun;
+    step_begin_ns_ = now;
+    if (device_) device_->begin_step();
+  } else {
+    phase_ns_[record::index(before)] += now - mark_ns_;
+    if (device_) device_->end_phase(before);
+    if (tracing() && before != Phase::other) {
       add_span({.kind = SpanKind::phase,
-                .name = std::string(record::name(current_)),
+                .name = std::string(record::name(before)),
                 .begin_ns = mark_ns_,
                 .end_ns = now});
     }
-  } else {
-    running_ = true;
-    step_begin_ns_ = now;
-    if (device_) device_->begin_step();
   }
   mark_ns_ = now;
-  current_ = phase;
-  if (writer_) writer_->set_doing(phase, now);
 }
 
 void StepTimer::add_collective(record::Collective collective, std::uint64_t bytes, std::uint64_t ns) {
@@ -132,61 +134,108 @@ void StepTimer::add_skipped_step() {
   if (writer_) writer_->add_skipped_step();
 }
 
+void StepTimer::add_model(const void* model) {
+  models_.insert(model);
+  if (ended_by_ == EndedBy::loader) ended_by_ = EndedBy::models;
+}
+
+void StepTimer::remove_model(const void* model) {
+  models_.erase(model);
+  compare_synchronised();
+}
+
+void StepTimer::note_synchronised(const void* model) {
+  if (ended_by_ == EndedBy::program) return;
+  synchronised_.insert(model);
+  compare_synchronised();
+}
+
+void StepTimer::compare_synchronised() {
+  if (synchronised_.empty()) return;
+  const bool all = std::includes(synchronised_.begin(), synchronised_.end(), models_.begin(), models_.end());
+  progress_ = all ? Progress::trained : Progress::synchronised;
+}
+
+void StepTimer::begin_first_step() {
+  if (progress_ == Progress::none) enter(current_);
+}
+
 void StepTimer::begin_training_forward(const void* model) {
-  if (synchronised_.contains(model)) end_step_over();
-  has_forward_ = true;
+  if (progress_ == Progress::trained || synchronised_.contains(model)) end_trained_step();
+  begin_first_step();
+  progress_ = std::max(progress_, Progress::training);
   take_batch();
 }
 
 StepTimer::Scope StepTimer::begin_forward_without_gradients() {
-  if (all_synchronised()) end_step_over();
+  end_if_trained();
   return phase(Phase::other);
 }
 
 // The time since the last step, of an evaluation, belongs to no step.
 void StepTimer::end_evaluation_forward() {
-  if (!manual_ && !has_forward_ && synchronised_.empty()) begin_step();
+  if (ended_by_ != EndedBy::program && progress_ <= Progress::begun) begin_step();
+}
+
+void StepTimer::begin_evaluation() {
+  if (evaluations_ == 0) {
+    end_if_trained();
+    if (progress_ != Progress::none) enter(current_);  // the time before it belongs to the step
+  }
+  ++evaluations_;
+}
+
+// In the middle of a step, the step goes on as if no time had passed.
+void StepTimer::end_evaluation() {
+  if (--evaluations_ > 0 || progress_ == Progress::none) return;
+  const std::uint64_t now = monotonic_ns();
+  step_begin_ns_ += now - mark_ns_;
+  mark_ns_ = now;
+  if (device_) device_->skip();
 }
 
 void StepTimer::take_batch() {
   if (!batch_) return;
-  batches_ += *std::exchange(batch_, std::nullopt);
-  has_batches_ = true;
+  if (!batches_) batches_.emplace();
+  *batches_ += *std::exchange(batch_, std::nullopt);
 }
 
 void StepTimer::request_batch(bool new_step) {
+  if (evaluations_ > 0) return;
+  begin_first_step();
   if (new_step) {
-    if (all_synchronised() || (!expects_backward_ && has_batches_ && !manual_)) end_step_over();
-  } else if (has_batches_) {
+    end_if_trained();
+  } else if (batches_) {
     synchronised_.clear();  // a backward in the middle of the loader's step was synchronised too
+    progress_ = std::min(progress_, Progress::training);
   }
 }
 
 void StepTimer::add_batch(const StepCounts& counts) {
+  if (evaluations_ > 0) return;
   batch_ = counts;
-  if (!expects_backward_) take_batch();
+  if (ended_by_ != EndedBy::loader) return;
+  take_batch();
+  progress_ = Progress::trained;
 }
 
-void StepTimer::end_step_over() {
-  end(has_batches_ ? batches_ : StepCounts{.tokens = backward_tokens_, .samples = 0, .padding = 0});
+void StepTimer::end_trained_step() {
+  end(batches_.value_or(StepCounts{.tokens = backward_tokens_, .samples = 0, .padding = 0}));
 }
 
 void StepTimer::begin_step() {
-  if (!synchronised_.empty()) end_step_over();
+  if (progress_ >= Progress::synchronised) end_trained_step();
   phase_ns_.fill(0);
   step_begin_ns_ = mark_ns_ = monotonic_ns();
   if (device_) device_->begin_step();
-  running_ = true;
+  progress_ = std::max(progress_, Progress::begun);
 }
 
 void StepTimer::end_step(const StepCounts& counts) {
-  manual_ = true;
+  ended_by_ = EndedBy::program;
   synchronised_.clear();
-  if (running_) {
-    end(counts);
-  } else {
-    begin_step();
-  }
+  if (progress_ == Progress::none) return begin_step();
+  end(counts);
 }
 
 void StepTimer::end(const StepCounts& counts) {
@@ -216,9 +265,8 @@ void StepTimer::end(const StepCounts& counts) {
   }
   step_begin_ns_ = mark_ns_;
   phase_ns_.fill(0);
-  batches_ = {};
-  has_batches_ = false;
-  has_forward_ = false;
+  batches_.reset();
+  progress_ = Progress::begun;
   synchronised_.clear();
   backward_tokens_ = 0;
   if (profiler_ != nullptr && profiler_->ends_job()) profiler_->end_job();
@@ -306,11 +354,12 @@ void StepTimer::print_goodput() const {
 }
 
 void StepTimer::finish() noexcept {
-  if (!synchronised_.empty()) end_step_over();
+  if (progress_ >= Progress::synchronised) end_trained_step();
   if (!writer_) return;
   try {
     // After an exception the device may wait for a rank that has ended.
     if (device_) write_device_steps(std::uncaught_exceptions() == 0);
+    device_.reset();  // the times of later steps go nowhere
     sampler_.reset();
     writer_->finish();
     writer_.reset();

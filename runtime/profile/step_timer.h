@@ -11,11 +11,13 @@
 //
 //   timer.end_step({.tokens = n, .samples = m});
 //
-// A step ends without end_step() too. DistributedDataParallel and the loader tell the timer what they do: a model that
-// has synchronised its gradients ends the step with its next training forward. When all models have, the step also ends
-// when the next batch is waited for, or with the timer. A forward without gradients is `other`; before a step's first
-// training forward, in evaluation mode, it and the time before it belong to no step. The first end_step() of the program
-// switches all this off: then only end_step() ends steps.
+// A step ends without end_step() too, since DistributedDataParallel, the loader and Validation tell the timer what they do.
+// When a step is trained, it ends with the first of: the next training forward, the next wait for data, a forward without
+// gradients through DistributedDataParallel, a Validation, the timer's end. It is trained when all models have synchronised
+// their gradients; a model that has ends it with its own next training forward also before that. Without models, it is
+// trained with the last batch of the loader's step. The time of a Validation belongs to no step. A forward without
+// gradients is `other`; before a step's first training forward, in evaluation mode, it and the time before it belong to
+// no step. The first end_step() of the program switches all this off: then only end_step() ends steps.
 //
 // With a DeviceClock, the record's times are those of the device, and a step is recorded when the device has finished
 // it. last_step() and totals() are always times of the host.
@@ -28,7 +30,6 @@
 // Threads: the training thread; add_comm, add_bytes_read and add_loader_work from any thread.
 #pragma once
 
-#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <filesystem>
@@ -101,9 +102,9 @@ class StepTimer {
     Phase outer_;
   };
 
-  /// Opens a scope. The first scope, or begin_step(), begins the first step.
+  /// Opens a scope. The first scope, the loader's first batch, or begin_step() begins the first step.
   Scope phase(Phase phase) {
-    if (phase == Phase::data_wait && all_synchronised()) end_step_over();
+    if (phase == Phase::data_wait) end_if_trained();
     const Phase outer = current_;
     enter(phase);
     return {*this, outer};
@@ -147,18 +148,18 @@ class StepTimer {
   /// DistributedDataParallel calls these, so that steps end without end_step(): at its construction and destruction,
   /// before a forward with gradients, around one without, for each backward, and after a synchronised backward.
   /// `model` tells several from each other.
-  void add_model(const void* model) {
-    models_.insert(model);
-    expects_backward_ = true;
-  }
-  void remove_model(const void* model) { models_.erase(model); }
+  void add_model(const void* model);
+  void remove_model(const void* model);
   void begin_training_forward(const void* model);
   Scope begin_forward_without_gradients();
   void end_evaluation_forward();
   void add_backward_tokens(std::int64_t tokens) { backward_tokens_ += static_cast<std::uint64_t>(tokens); }
-  void note_synchronised(const void* model) {
-    if (!manual_) synchronised_.insert(model);
-  }
+  void note_synchronised(const void* model);
+
+  /// Validation calls these: the time between them belongs to no step, and a step that is trained ends before it. They may
+  /// be nested.
+  void begin_evaluation();
+  void end_evaluation();
 
   /// The loader calls these: when the program asks for a batch (`new_step`: the previous batch was the last one of its
   /// step), and with the contents of the batch. A batch counts when a forward with gradients follows it; without
@@ -184,13 +185,25 @@ class StepTimer {
   void finish() noexcept;
 
  private:
+  // The loader ends steps until there is a model.
+  enum class EndedBy { loader, models, program };
+  // How far the step is.
+  enum class Progress {
+    none,          // the first step has not begun
+    begun,         // it has no forward with gradients yet
+    training,      // it has some
+    synchronised,  // some of the models have synchronised their gradients
+    trained,       // all have: the next event ends it
+  };
+
   void enter(Phase phase);
-  void end_step_over();
-  void take_batch();
-  bool all_synchronised() const {
-    return !synchronised_.empty() &&
-           std::includes(synchronised_.begin(), synchronised_.end(), models_.begin(), models_.end());
+  void begin_first_step();
+  void compare_synchronised();
+  void end_if_trained() {
+    if (progress_ == Progress::trained) end_trained_step();
   }
+  void end_trained_step();
+  void take_batch();
   void end(const StepCounts& counts);
   void write_step(const Times& step, std::uint64_t ended_ns);
   void write_device_steps(bool wait);
@@ -208,18 +221,16 @@ class StepTimer {
   std::vector<std::pair<std::string, double>> scalars_;
   Profiler* profiler_ = nullptr;
   Phase current_ = Phase::other;
-  bool running_ = false;  // a step has begun
   std::uint64_t step_begin_ns_ = 0;
   std::uint64_t mark_ns_ = 0;  // time before this is already counted
   std::array<std::uint64_t, record::kPhases> phase_ns_{};
-  bool manual_ = false;                 // the program calls end_step()
-  bool expects_backward_ = false;       // there is, or was, a model
+  EndedBy ended_by_ = EndedBy::loader;
+  Progress progress_ = Progress::none;
+  int evaluations_ = 0;                 // that have begun and not ended
   std::set<const void*> models_;        // under DistributedDataParallel
   std::set<const void*> synchronised_;  // of models_, in this step
-  bool has_forward_ = false;            // this step has a forward with gradients
-  bool has_batches_ = false;            // the loader's batches belong to this step
   std::optional<StepCounts> batch_;     // the loader's last batch, which does not count yet
-  StepCounts batches_;
+  std::optional<StepCounts> batches_;   // of the loader, in this step
   std::uint64_t backward_tokens_ = 0;
   Times last_;
   Times totals_;

@@ -109,15 +109,15 @@ struct CapSearch {
   std::uint64_t begin = 512;  ///< this one must fit
   std::uint64_t end = std::uint64_t{1} << 20U;
   /// Of each rank's memory, beyond what it uses now; 0: on a CPU the rank's share of what the node or the job's cgroup
-  /// has left, on a GPU what it has.
+  /// has left, on a GPU what it has left.
   std::uint64_t limit_bytes = 0;
   double reserve = 0.15;  ///< of the limit, for the optimizer's state and the loader
 };
 
 /// The largest cap, within 5 %, whose micro-batch fits into the memory of every rank: memory_warm_up() with caps that grow
-/// at most as far as the memory certainly suffices on a CPU, where the kernel would end the process, and until it does not
-/// suffice on a GPU. `loss` makes a batch of `cap` tokens. Attention, whose memory grows with the square of the longest
-/// sample, is allowed for. All ranks call it and get the same result. Throws Error if `begin` does not fit.
+/// at most as far as the memory certainly suffices. `loss` makes a batch of `cap` tokens. Attention, whose memory grows with
+/// the square of the longest sample, is allowed for. All ranks call it, try the same caps and get the same result, so the
+/// model may communicate. Throws Error if `begin` does not fit, and what `loss` throws for another reason than memory.
 std::uint64_t find_largest_cap(World& world, const torch::nn::Module& module,
                                const std::function<torch::Tensor(std::uint64_t cap)>& loss,
                                const CapSearch& search = {});

@@ -3,9 +3,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <exception>
 #include <fstream>
 #include <new>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -13,7 +13,9 @@
 #include "common/error.h"
 #include "common/job_limits.h"
 #include "common/units.h"
+#include "runtime/comm/communicator.h"
 #include "runtime/ddp/collectives.h"
+#include "runtime/profile/operators.h"
 #include "runtime/train/debug.h"
 #include "runtime/train/rehearsal.h"
 
@@ -27,10 +29,31 @@ bool is_out_of_memory(const c10::Error& error) {
              std::string_view::npos;
 }
 
-[[noreturn]] void fail_for_memory(const std::string& why) {
-  fail(
-      "memory warm-up: the largest micro-batch does not fit into memory: lower the plan's cap, or use activation checkpointing ({})",
-      why.substr(0, why.find('\n')));
+// Runs forward and backward. Returns why memory did not suffice, and "" if it did.
+std::string run_micro_batch(const torch::nn::Module& module, const std::function<torch::Tensor()>& loss) {
+  const train::Rehearsal rehearsal(module);
+  const torch::AutoGradMode with_grad(true);
+  std::vector<torch::Tensor> parameters;
+  for (const auto& parameter : module.parameters()) {
+    if (parameter.requires_grad()) parameters.push_back(parameter);
+  }
+  const auto first_line = [](const std::string& text) { return text.substr(0, text.find('\n')); };
+  try {
+    const torch::Tensor value = loss();
+    if (!value.defined() || !value.requires_grad())
+      fail_usage(
+          "memory warm-up: the loss does not depend on any trained parameter; return the loss of a batch");
+    // Not backward(): it would add to .grad, and the hooks of DistributedDataParallel would run.
+    torch::autograd::grad({value}, parameters, /*grad_outputs=*/{}, /*retain_graph=*/false,
+                          /*create_graph=*/false,
+                          /*allow_unused=*/true);
+  } catch (const c10::Error& error) {
+    if (!is_out_of_memory(error)) throw;
+    return first_line(error.what_without_backtrace());
+  } catch (const std::bad_alloc& error) {
+    return first_line(error.what());
+  }
+  return "";
 }
 
 constexpr double kCloseEnough = 1.05;  // of one cap to the next
@@ -50,15 +73,73 @@ void reset_peak() {
   std::ofstream("/proc/self/clear_refs") << 5;
 }
 
-struct MemoryOfHost {
-  std::uint64_t before = 0;
-  std::uint64_t limit = 0;
-
-  double share_used() const {
-    const std::uint64_t peak = resident_bytes("VmHWM");
-    return static_cast<double>(std::max(peak, before) - before) / static_cast<double>(limit);
+// What the rank may use beyond what it uses at the beginning.
+class Budget {
+ public:
+  Budget(const World& world, torch::Device device, const CapSearch& search) : device_(device) {
+    reset();
+    std::uint64_t left = 0;
+    if (device_.is_cpu()) {
+      before_ = resident_bytes("VmRSS");
+      left = available_memory().available / static_cast<std::uint64_t>(world.local_size());
+    } else if (const auto memory = profile::device_memory(device_.index())) {
+      before_ = memory->used;
+      left = memory->left;
+    } else {
+      return;
+    }
+    const auto all = static_cast<double>(search.limit_bytes != 0 ? search.limit_bytes : left);
+    bytes_ = std::max(1.0, all * (1 - search.reserve));
   }
+
+  void reset() const {
+    if (device_.is_cpu()) {
+      reset_peak();
+    } else {
+      profile::reset_device_peak(device_.index());
+    }
+  }
+
+  /// The maximum since reset(), ÷ the budget; 0: not known.
+  double share_used() const {
+    std::uint64_t peak = 0;
+    if (device_.is_cpu()) {
+      peak = resident_bytes("VmHWM");
+    } else if (const auto memory = profile::device_memory(device_.index())) {
+      peak = memory->peak;
+    }
+    return bytes_ == 0 ? 0 : static_cast<double>(std::max(peak, before_) - before_) / bytes_;
+  }
+
+  std::string text() const {
+    return bytes_ == 0 ? "" : fmt::format(" ({})", format_bytes(static_cast<std::uint64_t>(bytes_)));
+  }
+
+ private:
+  torch::Device device_;
+  std::uint64_t before_ = 0;
+  double bytes_ = 0;  // 0: not known
 };
+
+// The share of its budget that the rank which needs most needs for one micro-batch; above 1: it does not fit. The same on
+// all ranks: if each decided alone, the operations of a model that communicates would differ.
+double share_on_all_ranks(World& world, const torch::nn::Module& module, const Budget& budget,
+                          std::uint64_t cap, const std::function<torch::Tensor(std::uint64_t cap)>& loss) {
+  double share = 0;
+  const auto run = [&] {
+    budget.reset();
+    const bool fits = run_micro_batch(module, [&] { return loss(cap); }).empty();
+    share = fits ? budget.share_used() : 2;
+  };
+  if (const auto failure =
+          comm::run_on_all_ranks(world.communicator(), "trying the memory of a micro-batch", run)) {
+    if (failure->own) std::rethrow_exception(failure->own);
+    fail("rank {} could not try a micro-batch of {} tokens: {}", failure->rank, cap, failure->reason);
+  }
+  const auto largest = torch::tensor({share}, torch::kDouble);
+  all_reduce(world, largest, ReduceOp::max, "the memory of a micro-batch");
+  return largest.item<double>();
+}
 
 }  // namespace
 
@@ -66,30 +147,14 @@ std::uint64_t find_largest_cap(World& world, const torch::nn::Module& module,
                                const std::function<torch::Tensor(std::uint64_t cap)>& loss,
                                const CapSearch& search) {
   const auto parameters = module.parameters();
-  std::optional<MemoryOfHost> host;
-  if (parameters.empty() || parameters.front().is_cpu()) {
-    const std::uint64_t all = search.limit_bytes != 0 ? search.limit_bytes
-                                                      : available_memory().available /
-                                                            static_cast<std::uint64_t>(world.local_size());
-    reset_peak();
-    host = {.before = resident_bytes("VmRSS"),
-            .limit = static_cast<std::uint64_t>(static_cast<double>(all) * (1 - search.reserve))};
-  }
+  const Budget budget(world, parameters.empty() ? torch::Device(torch::kCPU) : parameters.front().device(),
+                      search);
   std::uint64_t fits = 0;
   std::uint64_t fails = 0;  // 0: none yet
-  double used = 0;          // share of the limit, with the cap that fits
+  double used = 0;          // share of the budget, with the cap that fits
   for (std::uint64_t cap = search.begin;;) {
-    if (host) reset_peak();
-    bool enough = true;
-    try {
-      memory_warm_up(module, [&] { return loss(cap); });
-    } catch (const UsageError&) {
-      throw;
-    } catch (const Error&) {
-      enough = false;
-    }
-    const double share = host ? host->share_used() : 0;
-    if (enough && share <= 1) {
+    const double share = share_on_all_ranks(world, module, budget, cap, loss);
+    if (share <= 1) {
       fits = cap;
       used = share;
     } else {
@@ -98,40 +163,21 @@ std::uint64_t find_largest_cap(World& world, const torch::nn::Module& module,
     if (fits == 0)
       fail(
           "a micro-batch of {} tokens does not fit into memory{}: use activation checkpointing or a smaller model",
-          cap, host ? fmt::format(" ({})", format_bytes(host->limit)) : "");
+          cap, budget.text());
     // Memory grows at most with the square of the cap.
     const double growth = used > 0.25 ? std::sqrt(1 / used) : 2;
     cap = std::min(static_cast<std::uint64_t>(static_cast<double>(fits) * growth), search.end);
     if (fails != 0) cap = std::min(cap, (fits + fails) / 2);
-    if (static_cast<double>(cap) < static_cast<double>(fits) * kCloseEnough) break;
+    if (static_cast<double>(cap) < static_cast<double>(fits) * kCloseEnough) return fits;
   }
-  const auto lowest = torch::tensor({static_cast<std::int64_t>(fits)});
-  all_reduce(world, lowest, ReduceOp::min, "the largest cap");
-  return static_cast<std::uint64_t>(lowest.item<std::int64_t>());
 }
 
 void memory_warm_up(const torch::nn::Module& module, const std::function<torch::Tensor()>& loss) {
-  const train::Rehearsal rehearsal(module);
-  const torch::AutoGradMode with_grad(true);
-  std::vector<torch::Tensor> parameters;
-  for (const auto& parameter : module.parameters()) {
-    if (parameter.requires_grad()) parameters.push_back(parameter);
-  }
-  try {
-    const torch::Tensor value = loss();
-    if (!value.defined() || !value.requires_grad())
-      fail_usage(
-          "memory warm-up: the loss does not depend on any trained parameter; return the loss of a batch");
-    // Not backward(): it would add to .grad, and the hooks of DistributedDataParallel would run.
-    torch::autograd::grad({value}, parameters, /*grad_outputs=*/{}, /*retain_graph=*/false,
-                          /*create_graph=*/false,
-                          /*allow_unused=*/true);
-  } catch (const c10::Error& error) {
-    if (!is_out_of_memory(error)) throw;
-    fail_for_memory(error.what_without_backtrace());
-  } catch (const std::bad_alloc& error) {
-    fail_for_memory(error.what());
-  }
+  const std::string why = run_micro_batch(module, loss);
+  if (why.empty()) return;
+  fail(
+      "memory warm-up: the largest micro-batch does not fit into memory: lower the plan's cap, or use activation checkpointing ({})",
+      why);
 }
 
 }  // namespace lockstep

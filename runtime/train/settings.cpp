@@ -75,8 +75,7 @@ std::vector<std::string> slow_settings(const TrainingSettings& settings, int cpu
   if (settings.anomaly_mode)
     lines.emplace_back("anomaly mode makes each step much slower: switch it off when the error is found");
   if (settings.deterministic)
-    lines.emplace_back(
-        "deterministic algorithms are slower, and buckets are not tuned: switch them off for speed");
+    lines.emplace_back("deterministic algorithms are slower: switch them off for speed");
   if (settings.threads > cpus) {
     lines.push_back(fmt::format("{} threads share {} CPU{}: set threads to at most {}", settings.threads,
                                 cpus, cpus == 1 ? "" : "s", cpus));

@@ -23,9 +23,11 @@ std::pair<std::int64_t, std::int64_t> share_of(const World& world, std::int64_t 
 Validation::Validation(World& world, torch::nn::Module& module) : world_(world) {
   module.apply([this](torch::nn::Module& part) { training_before_.emplace_back(&part, part.is_training()); });
   module.eval();
+  world_.timer().begin_evaluation();
 }
 
 Validation::~Validation() {
+  world_.timer().end_evaluation();
   for (const auto& [part, training] : training_before_) part->train(training);
 }
 

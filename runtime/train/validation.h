@@ -8,7 +8,7 @@
 //   const auto result = validation.result();          // on all ranks
 //
 // Call the model itself, not DistributedDataParallel. With a loader, use data::Order::sequential, and skip its empty
-// batches. The sums stay on the model's device until result().
+// batches. The sums stay on the model's device until result(). The step timer counts the scope's time for no step.
 //
 // Threads: the training thread.
 #pragma once

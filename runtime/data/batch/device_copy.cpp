@@ -30,9 +30,12 @@ DeviceCopy::DeviceCopy(torch::Device device) : device_(device) {
 }
 
 DeviceCopy::~DeviceCopy() {
-  while (!in_progress_.empty()) {
-    release_finished();
-    if (!in_progress_.empty()) std::this_thread::sleep_for(std::chrono::microseconds(100));
+  try {
+    while (!in_progress_.empty()) {
+      release_finished();
+      if (!in_progress_.empty()) std::this_thread::sleep_for(std::chrono::microseconds(100));
+    }
+  } catch (const std::exception&) {  // a device that has failed reads no more
   }
 }
 

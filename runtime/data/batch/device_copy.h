@@ -20,7 +20,7 @@ namespace lockstep::data {
 class DeviceCopy {
  public:
   explicit DeviceCopy(torch::Device device);
-  /// Waits for copies in progress.
+  /// Waits for copies in progress, unless the device has failed.
   ~DeviceCopy();
   DeviceCopy(const DeviceCopy&) = delete;
   DeviceCopy& operator=(const DeviceCopy&) = delete;
@@ -28,7 +28,8 @@ class DeviceCopy {
   /// Whether batches must be copied: the device is not the CPU.
   bool needed() const { return !device_.is_cpu(); }
 
-  /// Begins to copy a batch. Returns the batch on the device, for finish().
+  /// Begins to copy a batch. Returns the batch on the device, for finish(). If it throws, it can be called again with the
+  /// same batch.
   HostBatch begin(HostBatch host);
 
   /// Makes the calling thread's stream wait for the copy, and returns the batch.

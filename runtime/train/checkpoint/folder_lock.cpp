@@ -1,6 +1,7 @@
 #include "runtime/train/checkpoint/folder_lock.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <fstream>
@@ -134,6 +135,8 @@ void FolderLock::acquire() {
   bool said = false;
   while (!create()) {
     const auto text = read_if_there(system_, path_);
+    if (const auto status = system_.status(path_); status && !S_ISREG(status->st_mode))
+      fail("{} is not a file, so the folder of checkpoints cannot be locked: remove it", path_.string());
     if (!text) continue;
     beats = beats || (!seen.empty() && *text != seen);
     if (*text != seen) changed_at = Clock::now();

@@ -19,6 +19,8 @@
 namespace lockstep::simulated {
 namespace {
 
+constexpr std::size_t kMemory = std::size_t{16} << 30U;  // of a device
+
 // The streams that use a block: the first is that of the allocation.
 struct Uses {
   c10::DeviceIndex device = 0;
@@ -36,6 +38,7 @@ class Blocks {
   void add(void* memory, Uses uses) {
     const std::scoped_lock lock(mutex_);
     used_ += uses.bytes;
+    peak_ = std::max(peak_.load(), used_.load());
     blocks_[memory] = std::move(uses);
   }
   void add_use(const void* memory, void* stream) {
@@ -62,11 +65,17 @@ class Blocks {
            static_cast<const std::byte*>(after->first) + after->second.bytes;
   }
   std::size_t used() const { return used_; }
+  std::size_t peak() const { return peak_; }
+  void reset_peak() {
+    const std::scoped_lock lock(mutex_);
+    peak_ = used_.load();
+  }
 
  private:
   std::mutex mutex_;
   std::map<const void*, Uses> blocks_;
   std::atomic<std::size_t> used_{0};
+  std::atomic<std::size_t> peak_{0};
 };
 
 void give_back(void* memory) {
@@ -96,12 +105,16 @@ class DeviceMemory final : public c10::DeviceAllocator {
   void recordStream(const c10::DataPtr& memory, c10::Stream stream) override { record_use(memory, stream); }
   c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex /*device*/) override {
     c10::CachingDeviceAllocator::DeviceStats stats;
-    stats.allocated_bytes[static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE)].current =
-        static_cast<std::int64_t>(Blocks::get().used());
+    auto& all = stats.allocated_bytes[static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE)];
+    all.current = static_cast<std::int64_t>(Blocks::get().used());
+    all.peak = static_cast<std::int64_t>(Blocks::get().peak());
     return stats;
   }
   void resetAccumulatedStats(c10::DeviceIndex /*device*/) override {}
-  void resetPeakStats(c10::DeviceIndex /*device*/) override {}
+  void resetPeakStats(c10::DeviceIndex /*device*/) override { Blocks::get().reset_peak(); }
+  std::pair<std::size_t, std::size_t> getMemoryInfo(c10::DeviceIndex /*device*/) override {
+    return {kMemory - Blocks::get().used(), kMemory};
+  }
 };
 
 // Page-locked memory is given out again when the copies that LibTorch has announced have ended.

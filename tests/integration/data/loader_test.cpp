@@ -92,6 +92,55 @@ TEST_F(LoaderTest, SaysOnceHowLargeStepsAreIfTheProgramChoosesTheirTokens) {
   EXPECT_EQ(printed.find(words, first + 1), std::string::npos) << printed;
 }
 
+// A last step is not full, so its size says nothing about the others.
+TEST_F(LoaderTest, DoesNotSayHowLargeTheRestOfOneStepIs) {
+  PlanOptions plan = alone();
+  plan.step_tokens = 200;
+  Loader whole(*reader_, plan, 0, nullptr);
+  std::uint64_t steps = 0;
+  for (const Batch& batch : whole) steps += batch.last_of_step ? 1 : 0;
+  for (const bool one_step_is_left : {false, true}) {
+    Loader first(*reader_, plan, 0, nullptr);
+    take(first, steps - (one_step_is_left ? 1 : 2));
+    Loader resumed(*reader_, plan, 0, nullptr);
+    resume(resumed, state_of(first));
+    ::testing::internal::CaptureStderr();
+    take(resumed, kAll);
+    EXPECT_EQ(::testing::internal::GetCapturedStderr().find("steps hold") == std::string::npos,
+              one_step_is_left);
+    ::testing::internal::CaptureStderr();
+    resumed.set_epoch(resumed.epoch() + 1);
+    take(resumed, 1);
+    EXPECT_EQ(::testing::internal::GetCapturedStderr().find("steps hold") != std::string::npos,
+              one_step_is_left)
+        << "the next epoch's steps are";
+  }
+}
+
+TEST_F(LoaderTest, SaysOnceThatAnEpochHasNoSteps) {
+  PlanOptions plan = options();
+  plan.ranks = 128;  // more than there are samples
+  plan.tail = Tail::drop;
+  Loader loader(*reader_, plan, 0, nullptr);
+  ::testing::internal::CaptureStderr();
+  for (const std::uint64_t epoch : {0U, 1U}) {
+    loader.set_epoch(epoch);
+    for (const Batch& batch : loader) FAIL() << "batch of step " << batch.step;
+  }
+  EXPECT_EQ(
+      ::testing::internal::GetCapturedStderr(),
+      "lockstep: epoch 0 of the loader has no steps: 101 samples for 128 ranks with tail = drop and too_long = refuse; use tail = fill, or more data\n");
+  plan.tail = Tail::fill;
+  Loader filled(*reader_, plan, 0, nullptr);
+  take(filled, 1);
+  const std::string at_the_end = state_of(filled);
+  Loader resumed(*reader_, plan, 0, nullptr);
+  resume(resumed, at_the_end);
+  ::testing::internal::CaptureStderr();
+  EXPECT_EQ(take(resumed, kAll).size(), 0U);
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "") << "the epoch had a step before it was resumed";
+}
+
 TEST_F(LoaderTest, RanksHaveEquallyManyMicroBatchesIfAsked) {
   PlanOptions plan = options(64, 3);
   plan.equal_micro_batches = true;

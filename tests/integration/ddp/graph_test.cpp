@@ -192,6 +192,19 @@ TEST(Outputs, OfManyTypesAreSearchedForTensors) {
       [](const auto& output) { return output.at("b"); });
   check_output(
       [](const Tensor& a, const Tensor& b) {
+        c10::Dict<std::string, Tensor> named;
+        named.insert("a", a);
+        named.insert("b", b);
+        return named;
+      },
+      [](const auto& output) { return output.at("b"); });
+  check_output(
+      [](const Tensor& a, const Tensor& b) {
+        return c10::List<Tensor>{a, b};
+      },
+      [](const auto& output) { return Tensor(output.get(1)); });
+  check_output(
+      [](const Tensor& a, const Tensor& b) {
         return std::make_pair(std::optional<Tensor>(), std::vector<std::tuple<Tensor, Tensor>>{{a, b}});
       },
       [](const auto& output) { return std::get<1>(output.second[0]); });

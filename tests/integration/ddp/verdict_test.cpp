@@ -84,6 +84,11 @@ class VerdictOnAJob : public ::testing::Test {
     return report::verdict_lines(job, report::find_all(job)).at(0);
   }
 
+  // As the largest part, or beside compute.
+  static auto names(const std::string& part) {
+    return ::testing::AnyOf(HasSubstr("bound by: " + part), HasSubstr(" % is " + part));
+  }
+
   static std::vector<std::string> rules(const report::Run& job) {
     std::vector<std::string> names;
     for (const auto& advice : report::find_all(job).advice) names.push_back(advice.rule);
@@ -114,7 +119,7 @@ TEST_F(VerdictOnAJob, WithoutAFaultIsCompute) {
 
 TEST_F(VerdictOnAJob, WithSlowInputIsInput) {
   const report::Run job = run("input");
-  EXPECT_THAT(first_line(job), HasSubstr("bound by: input")) << report::to_text(job);
+  EXPECT_THAT(first_line(job), names("input")) << report::to_text(job);
   const auto verdict = report::find_all(job).verdict;
   EXPECT_GT(verdict->share(Bound::input), 0.4) << report::to_text(job);
   // The reader waits 25 ms for its disk in each step.
@@ -123,13 +128,13 @@ TEST_F(VerdictOnAJob, WithSlowInputIsInput) {
 
 TEST_F(VerdictOnAJob, WithUnevenWorkIsImbalance) {
   const report::Run job = run("long");
-  EXPECT_THAT(first_line(job), HasSubstr("bound by: imbalance")) << report::to_text(job);
+  EXPECT_THAT(first_line(job), names("imbalance")) << report::to_text(job);
 }
 
 TEST_F(VerdictOnAJob, WithASlowLinkIsCommunication) {
   ::setenv("LOCKSTEP_RANKS_PER_NODE", "1", 1);  // so that gradients are sent as messages
   const report::Run job = run("link");
-  EXPECT_THAT(first_line(job), HasSubstr("bound by: communication")) << report::to_text(job);
+  EXPECT_THAT(first_line(job), names("communication")) << report::to_text(job);
   EXPECT_THAT(rules(job), Contains("memory-unused")) << report::to_text(job);
 }
 

@@ -4,11 +4,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <limits>
 #include <vector>
 
 #include "exporters/record/reader.h"
 #include "runtime/train/activation_checkpoint.h"
+#include "runtime/train/debug.h"
 #include "tests/integration/device_for_tests.h"
 #include "tests/integration/train/checkpoint_world.h"
 
@@ -113,6 +115,26 @@ TEST_F(OnDevice, ActivationCheckpointingDrawsTheSameRandomNumbers) {
   const auto recomputed = gradients(true);
   for (std::size_t i = 0; i < whole.size(); ++i)
     EXPECT_TRUE(torch::allclose(recomputed[i], whole[i], 1e-5, 1e-6));
+}
+
+// Each token takes 4 KiB for its values and as much for each result of the loss.
+TEST_F(OnDevice, TheLargestCapStaysWithinTheLimit) {
+  torch::nn::Linear model(torch::nn::LinearOptions(1, 1).bias(false));
+  model->to(device());
+  std::uint64_t largest = 0;
+  const auto loss = [&](std::uint64_t cap) {
+    largest = std::max(largest, cap);
+    const auto values = torch::ones({static_cast<std::int64_t>(cap), 1024}, torch::TensorOptions(device()));
+    return (values * model->weight.view({1})).square().sum();
+  };
+  const auto cap_for = [&](std::uint64_t mebibytes, double reserve) {
+    return find_largest_cap(world(), *model, loss, {.limit_bytes = mebibytes << 20U, .reserve = reserve});
+  };
+  const auto small = cap_for(200, 0.15);
+  EXPECT_GT(small, 4000U) << "170 MiB hold this many tokens 10 times";
+  EXPECT_LT(small, 22000U) << "170 MiB hold this many tokens twice";
+  EXPECT_LT(largest, 30000U) << "no cap that does not fit is tried";
+  EXPECT_LT(cap_for(200, 0.7), small);
 }
 
 struct Training {

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cmath>
 
 #include "runtime/ddp/collectives.h"
@@ -54,6 +55,31 @@ TEST(Validation, IsTheResultOfOneProcessOnAllSamples) {
     EXPECT_EQ(result.items, counted.sum().item<std::int64_t>());
     EXPECT_DOUBLE_EQ(result.accuracy.value(), hits / static_cast<double>(result.items));
   }
+}
+
+// The program calls the module itself, so only the scope tells the timer.
+TEST(Validation, EndsTheStepAndItsTimeBelongsToNone) {
+  constexpr auto kLong = std::chrono::milliseconds(50);
+  profile::StepTimer& timer = world().timer();
+  Net net;
+  DistributedDataParallel ddp(net, world(), small_buckets());
+  const auto train = [&] { ddp.backward(ddp(rows(2, 1)).square().sum(), 4); };
+  timer.begin_step();  // ends the step of an earlier test
+  const auto steps = timer.totals().steps;
+  train();
+  {
+    const Validation validation(world(), *net);
+    EXPECT_EQ(timer.totals().steps, steps + 1);
+    for (const auto until = std::chrono::steady_clock::now() + kLong;
+         std::chrono::steady_clock::now() < until;)
+      net(rows(2, 1));
+  }
+  const auto begin = std::chrono::steady_clock::now();
+  train();
+  timer.begin_step();
+  const std::chrono::nanoseconds trained = std::chrono::steady_clock::now() - begin;
+  EXPECT_EQ(timer.totals().steps, steps + 2);
+  EXPECT_LT(timer.last_step().step_ns, static_cast<std::uint64_t>((trained + kLong / 2).count()));
 }
 
 TEST(Validation, SumsOfLossesAreDividedByAllItems) {

@@ -6,6 +6,8 @@
 #include <limits>
 #include <new>
 
+#include "common/error.h"
+#include "runtime/ddp/collectives.h"
 #include "runtime/train/debug.h"
 #include "tests/integration/ddp/models.h"
 
@@ -87,10 +89,30 @@ TEST(LargestCap, GrowsUntilTheMemoryIsUsedAndNotBeyond) {
   EXPECT_EQ(find_largest_cap(world(), *rows.model, rows.loss(), {.end = 700}), 700U);
 }
 
+// The model communicates, so all ranks must try the same caps.
 TEST(LargestCap, OfOneRankWithLessMemoryIsThatOfAll) {
   const std::uint64_t limit = world().rank() == 0 ? 60U << 20U : 200U << 20U;
   Rows rows;
-  EXPECT_LT(find_largest_cap(world(), *rows.model, rows.loss(), {.limit_bytes = limit}), 7000U);
+  const auto communicating = [&](std::uint64_t cap) {
+    const auto least = torch::tensor({static_cast<std::int64_t>(cap)});
+    all_reduce(world(), least, ReduceOp::min, "statistics");
+    EXPECT_EQ(static_cast<std::uint64_t>(least.item<std::int64_t>()), cap);
+    return rows.loss()(cap);
+  };
+  EXPECT_LT(find_largest_cap(world(), *rows.model, communicating, {.limit_bytes = limit}), 7000U);
+}
+
+TEST(LargestCap, IsNotThatOfAMicroBatchThatCannotBeRead) {
+  Rows rows;
+  const auto unreadable = [&](std::uint64_t cap) {
+    if (cap > 1000 && world().rank() == 0) fail("cannot read shard 3");
+    return rows.loss()(1) * static_cast<double>(cap);
+  };
+  const auto error = error_of([&] { find_largest_cap(world(), *rows.model, unreadable); });
+  EXPECT_THAT(error, HasSubstr("cannot read shard 3"));
+  EXPECT_EQ(error.find("rank 0 could not try a micro-batch of 1024 tokens") != std::string::npos,
+            world().rank() != 0)
+      << error;
 }
 
 // As on a GPU, whose allocator says so.

@@ -125,9 +125,10 @@ TEST_F(TopTest, SaysWhatBoundsTheStepAndWhatTheRanksUse) {
   EXPECT_EQ(to_lines(live(), {})[2], "");
   for (int i = 0; i < 9; ++i) step(writer, 60);
   EXPECT_THAT(to_lines(live(), {})[4], ::testing::EndsWith("    -        -"));
-  EXPECT_EQ(to_lines(live(), {})[2], "bound by: communication, 40 % of the step (40.0 of 100 ms)");
-  EXPECT_EQ(to_json(live())["bound_by"], "communication");
-  EXPECT_NEAR(to_json(live())["bound_share"], 0.4, 1e-9);
+  EXPECT_EQ(to_lines(live(), {})[2],
+            "bound by: compute, 60 % of the step (60.0 of 100 ms); communication, 40 %");
+  EXPECT_EQ(to_json(live())["bound_by"], "compute");
+  EXPECT_NEAR(to_json(live())["bound_share"], 0.6, 1e-9);
   writer.set_resources({.sampled_ns = monotonic_ns() + 1'000'000'000'000U,
                         .user_ns = 1'500'000'000'000U,
                         .memory_bytes = std::uint64_t{3} << 30U});

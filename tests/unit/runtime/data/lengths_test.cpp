@@ -69,6 +69,15 @@ TEST_F(PlanTool, ShowsOnlyAFewPrintableCharactersOfAFileThatIsNotAList) {
   }
 }
 
+TEST_F(PlanTool, RefusesTokensThatAreNotIntegersByTheirType) {
+  for (const auto& [pack, type] : {std::pair{"float32", "f32"}, {"float64", "f64"}}) {
+    const ProcessResult result =
+        tool({"stats", std::string(LOCKSTEP_TEST_DATA "/formats/megatron/") + pack + ".idx"});
+    EXPECT_EQ(result.exit_code, 1);
+    EXPECT_THAT(result.error, AllOf(HasSubstr(pack), HasSubstr(type), HasSubstr("must be integers")));
+  }
+}
+
 TEST_F(PlanTool, NamesTheExistingColumns) {
   const ProcessResult result =
       tool({"make", "--lengths", lengths(), "--column", "tokens", "--ranks", "1", "--cap", "100"});

@@ -18,6 +18,7 @@ struct Queue {
   std::uint64_t queued_ns = 0;
   std::uint64_t done_ns = 0;
   bool works = true;
+  std::size_t marks = 0;  // that exist
 
   void run_all() { done_ns = queued_ns; }
 };
@@ -26,7 +27,12 @@ class QueueClock : public DeviceClock {
  public:
   explicit QueueClock(Queue& queue) : queue_(queue) {}
   Mark mark() noexcept override {
-    return queue_.works ? std::make_shared<std::uint64_t>(queue_.queued_ns) : nullptr;
+    if (!queue_.works) return nullptr;
+    ++queue_.marks;
+    return {new std::uint64_t(queue_.queued_ns), [&queue = queue_](std::uint64_t* made) {
+              --queue.marks;
+              delete made;
+            }};
   }
   bool reached(const Mark& mark) noexcept override { return at(mark) <= queue_.done_ns; }
   void wait(const Mark& /*mark*/) noexcept override { queue_.run_all(); }
@@ -125,6 +131,52 @@ TEST_F(DevicePhasesTest, WorkBetweenStepsBelongsToNone) {
   step(1'000, 0, 0);
   timer_->finish();
   EXPECT_EQ(counters().step_ns, 2'000U);
+}
+
+TEST_F(DevicePhasesTest, AnEvaluationBelongsToNoStep) {
+  step(1'000, 0, 0);
+  const auto evaluate = [&] {
+    timer_->begin_evaluation();
+    queue_.queued_ns += 5'000;
+    { const auto wait = timer_->phase(Phase::data_wait); }
+    queue_.queued_ns += 5'000;
+    timer_->end_evaluation();
+  };
+  evaluate();  // between two steps
+  {
+    const auto forward = timer_->phase(Phase::forward);
+    queue_.queued_ns += 700;
+    evaluate();  // within one
+    queue_.queued_ns += 300;
+  }
+  timer_->end_step({});
+  timer_->finish();
+  EXPECT_EQ(counters().step_ns, 2'000U);
+  EXPECT_EQ(of(counters(), Phase::forward), 2'000U);
+}
+
+// Each mark is an event of CUDA. The program evaluates without telling the timer, and waits for data each time.
+TEST_F(DevicePhasesTest, ALongEvaluationHoldsFewMarks) {
+  constexpr std::uint64_t kBatches = 10'000;
+  for (std::uint64_t batch = 0; batch < kBatches; ++batch) {
+    const auto wait = timer_->phase(Phase::data_wait);
+    queue_.queued_ns += 3;
+    queue_.run_all();
+  }
+  EXPECT_LT(queue_.marks, kBatches / 2);
+  timer_->end_step({});
+  timer_->finish();
+  EXPECT_EQ(of(counters(), Phase::data_wait), 3 * kBatches);
+  EXPECT_EQ(queue_.marks, 0U);
+}
+
+TEST_F(DevicePhasesTest, StepsAfterTheEndOfTheRecordAreNotRecorded) {
+  step(1'000, 0, 0);
+  timer_->finish();
+  step(1'000, 0, 0);
+  timer_->finish();
+  EXPECT_EQ(counters().steps, 1U);
+  EXPECT_EQ(timer_->totals().steps, 2U);
 }
 
 TEST_F(DevicePhasesTest, WritingAProfileBelongsToNoStep) {

@@ -100,6 +100,16 @@ TEST_F(FolderLocks, ALockThatIsTakenOverIsLost) {
   EXPECT_THAT(read_text_file(folder_ / ".lock"), HasSubstr("\"run\":\"b\""));
 }
 
+TEST_F(FolderLocks, ALockThatIsNotAFileIsRefused) {
+  const auto refused = ThrowsMessage<Error>(
+      AllOf(HasSubstr((folder_ / ".lock").string() + " is not a file"), HasSubstr("remove it")));
+  std::filesystem::create_directory(folder_ / ".lock");
+  EXPECT_THAT([&] { take(holder("12", "a")); }, refused);
+  std::filesystem::remove(folder_ / ".lock");
+  std::filesystem::create_symlink("nowhere", folder_ / ".lock");
+  EXPECT_THAT([&] { take(holder("12", "a")); }, refused);
+}
+
 TEST_F(FolderLocks, AFolderThatCannotBeWrittenIsRefused) {
   EXPECT_THAT([&] { FolderLock(FileSystem::real(), "/proc/self", holder("", "a")); },
               ThrowsMessage<Error>(HasSubstr("cannot write into the folder of checkpoints /proc/self")));
