@@ -15,10 +15,8 @@
 #include "runtime/train/distributed_optimizer.h"    // IWYU pragma: export
 #include "runtime/train/fused_optimizer.h"          // IWYU pragma: export
 #include "runtime/train/grad_scaler.h"              // IWYU pragma: export
-#include "runtime/train/gradient_noise_scale.h"     // IWYU pragma: export
 #include "runtime/train/learning_rate.h"            // IWYU pragma: export
 #include "runtime/train/script_module.h"            // IWYU pragma: export
 #include "runtime/train/settings.h"                 // IWYU pragma: export
 #include "runtime/train/sync_batch_norm.h"          // IWYU pragma: export
 #include "runtime/train/validation.h"               // IWYU pragma: export
-#include "runtime/train/weight_average.h"           // IWYU pragma: export

@@ -78,7 +78,6 @@ std::optional<int> parse(Options& options, const std::string& program, const std
       ->check(CLI::PositiveNumber);
   app.add_option("--lr", options.learning_rate, "Maximum learning rate")->check(CLI::PositiveNumber);
   app.add_option("--clip", options.clip, "Maximum norm of the gradients")->check(CLI::PositiveNumber);
-  app.add_option("--average", options.average, "Decay of the averaged weights")->check(CLI::Range(0.0, 1.0));
   app.add_flag("--bf16", options.bf16, "Compute in bfloat16 where that is precise enough");
   app.add_option("--seed", options.seed, "Seed of the parameters and of the order of the pictures");
   app.add_option(
@@ -110,14 +109,12 @@ Result train(const Network& forward, torch::nn::Module& module, DistributedDataP
   const std::uint64_t pictures = step_pictures(options, world);
   const std::uint64_t steps = options.epochs * ((data.training->size() + pictures - 1) / pictures);
   LearningRate learning_rate(optimizer, schedule::one_cycle(static_cast<std::int64_t>(steps)));
-  WeightAverage average(module, options.average);
   std::optional<Checkpointer> checkpointer;
   if (!options.checkpoint.empty()) {
     checkpointer.emplace(world, options.checkpoint);
     checkpointer->add("model", module);
     checkpointer->add("optimizer", optimizer);
     checkpointer->add("learning_rate", learning_rate);
-    checkpointer->add("average", average);
     checkpointer->add("loader", *loader);
     result.steps = checkpointer->load_latest().value_or(0);
   }
@@ -142,7 +139,6 @@ Result train(const Network& forward, torch::nn::Module& module, DistributedDataP
       optimizer.step();
       optimizer.zero_grad();
       learning_rate.step();
-      average.update();
       ++result.steps;
     }
     if (checkpointer) checkpointer->save(result.steps);
@@ -154,8 +150,6 @@ Result train(const Network& forward, torch::nn::Module& module, DistributedDataP
   // Each rank has the running statistics of its own last batch.
   ddp.broadcast_buffers();
   result.accuracy_after = accuracy(network, module, data, world);
-  const auto averaged = average.swap();
-  result.accuracy_averaged = accuracy(network, module, data, world);
   return result;
 }
 
@@ -166,7 +160,6 @@ void print(const Result& result, const Data& data, const Options& options, World
                  {"device", data.device.str()},
                  {"accuracy_before", result.accuracy_before},
                  {"accuracy_after", result.accuracy_after},
-                 {"accuracy_averaged", result.accuracy_averaged},
                  {"loss", result.loss},
                  {"steps", result.steps},
                  {"seconds", result.seconds}});
@@ -174,9 +167,8 @@ void print(const Result& result, const Data& data, const Options& options, World
   }
   fmt::print("trained {} steps on {} in {}; loss {:.3f}\n", result.steps, data.device.str(),
              format_seconds(result.seconds), result.loss);
-  fmt::print("accuracy on {} held-out digits: {:.1f} % -> {:.1f} % ({:.1f} % with averaged weights)\n",
-             data.heldout->size(), 100 * result.accuracy_before, 100 * result.accuracy_after,
-             100 * result.accuracy_averaged);
+  fmt::print("accuracy on {} held-out digits: {:.1f} % -> {:.1f} %\n", data.heldout->size(),
+             100 * result.accuracy_before, 100 * result.accuracy_after);
   print_verdict(world);
 }
 

@@ -28,7 +28,6 @@ struct Options {
   std::uint64_t epochs = 10;
   double learning_rate = 3e-3;  ///< maximum
   double clip = 1.0;            ///< maximum norm of the gradients
-  double average = 0.95;        ///< decay of the averaged weights
   bool bf16 = false;            ///< forward in bfloat16 where that is precise enough
   std::uint64_t seed = 1;
   std::filesystem::path checkpoint;  ///< folder of checkpoints to resume from and to write; empty: none
@@ -57,8 +56,7 @@ using Network = std::function<torch::Tensor(const torch::Tensor& pixels)>;
 struct Result {
   double accuracy_before = 0;  ///< share of the held-out pictures that are read correctly
   double accuracy_after = 0;
-  double accuracy_averaged = 0;  ///< with the averaged weights
-  double loss = 0;               ///< mean over the pictures of all ranks in the last epoch
+  double loss = 0;  ///< mean over the pictures of all ranks in the last epoch
   std::int64_t steps = 0;
   double seconds = 0;  ///< of training
 };

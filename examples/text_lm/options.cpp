@@ -1,6 +1,5 @@
 #include "examples/text_lm/options.h"
 
-#include <map>
 #include <string>
 
 #include "common/tool.h"
@@ -33,20 +32,12 @@ void add_options(CLI::App& app, Options& options) {
   app.add_option("--speeds", options.speeds,
                  "Relative speeds of the ranks, one for each: a slower rank gets less data")
       ->delimiter(',');
-  app.add_option("--learn", options.cost_model,
-                 "Learn for planning, from measured steps: nothing, cost, or speeds (and cost)")
-      ->transform(CLI::CheckedTransformer(
-          std::map<std::string, data::CostModel>{{"nothing", data::CostModel::fixed},
-                                                 {"cost", data::CostModel::learned},
-                                                 {"speeds", data::CostModel::learned_with_speeds}}))
-      ->default_str("nothing");
   app.add_option("--lr", options.learning_rate, "Maximum learning rate")->check(CLI::PositiveNumber);
   app.add_option("--warm-up", options.warm_up, "Steps until the learning rate reaches its maximum")
       ->check(CLI::NonNegativeNumber);
   app.add_option("--weight-decay", options.weight_decay, "Weight decay of the matrices")
       ->check(CLI::NonNegativeNumber);
   app.add_option("--clip", options.clip, "Maximum norm of the gradients")->check(CLI::PositiveNumber);
-  app.add_option("--average", options.average, "Decay of the averaged weights")->check(CLI::Range(0.0, 1.0));
   app.add_option(
          "--optimizer", options.optimizer,
          "AdamW of this kind: fused (one pass over memory; on CPUs), libtorch, or distributed (each rank has a part of its state)")

@@ -9,8 +9,6 @@
 #include <string>
 #include <vector>
 
-#include "runtime/data/loader_options.h"
-
 namespace lockstep::text_lm {
 
 struct ModelOptions {
@@ -32,12 +30,10 @@ struct Options {
   std::uint64_t step_tokens = 0;  ///< maximum tokens of a step on all ranks; 0: by accumulate
   bool padded = false;            ///< padded rows of pages, instead of pages end to end
   std::vector<double> speeds;     ///< relative speeds of the ranks; empty: all equal
-  data::CostModel cost_model = data::CostModel::fixed;  ///< from measured steps, for later batches
   double learning_rate = 8e-3;
   int warm_up = 10;  ///< steps
   double weight_decay = 0.05;
-  double clip = 1.0;      ///< maximum norm of the gradients
-  double average = 0.98;  ///< decay of the averaged weights
+  double clip = 1.0;  ///< maximum norm of the gradients
   std::string optimizer =
       "fused";                 ///< AdamW: fused, libtorch, or distributed (each rank has a part of its state)
   bool bf16 = false;           ///< forward in bfloat16 where that is precise enough

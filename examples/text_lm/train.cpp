@@ -73,8 +73,7 @@ std::unique_ptr<data::Loader> make_loader(const Job& job, const Options& options
       .speeds = options.speeds,
   };
   // On a GPU the loader copies each batch there while the one before is used.
-  return std::make_unique<data::Loader>(
-      *job.pages, plan, world, data::LoaderOptions{.device = job.device, .cost_model = options.cost_model});
+  return std::make_unique<data::Loader>(*job.pages, plan, world, data::LoaderOptions{.device = job.device});
 }
 
 std::uint64_t tokens_of(const pack::Reader& pages) {
@@ -125,11 +124,10 @@ struct Saved {
   torch::Tensor seen;
 };
 
-void add_all(Checkpointer& checkpointer, Job& job, Update& update, WeightAverage& average, Saved& saved) {
+void add_all(Checkpointer& checkpointer, Job& job, Update& update, Saved& saved) {
   checkpointer.add("model_options", saved.model);
   checkpointer.add("model", *job.model);
   update.add_to(checkpointer);
-  checkpointer.add("average", average);
   checkpointer.add("loader", *job.loader);
   checkpointer.add("steps", saved.progress.steps);
   checkpointer.add("tokens", saved.progress.tokens);
@@ -137,7 +135,7 @@ void add_all(Checkpointer& checkpointer, Job& job, Update& update, WeightAverage
   checkpointer.add("seen", saved.seen);
 }
 
-Result train(Job& job, WeightAverage& average, const Options& options, World& world) {
+Result train(Job& job, const Options& options, World& world) {
   Ddp ddp(job.model, world, {.check_model = true});
   if (options.compress) ddp.register_comm_hook(bf16_compress_hook());
   Update update(ddp, job.model, options);
@@ -154,7 +152,7 @@ Result train(Job& job, WeightAverage& average, const Options& options, World& wo
     stop.emplace(world);
     checkpointer.emplace(world, options.checkpoint,
                          CheckpointerOptions{.local_dir = options.checkpoint_local});
-    add_all(*checkpointer, job, update, average, saved);
+    add_all(*checkpointer, job, update, saved);
     if ((result.resumed_at = checkpointer->load_latest())) {
       progress.resume(saved.progress);
       seen.resume(saved.seen, world);
@@ -178,12 +176,7 @@ Result train(Job& job, WeightAverage& average, const Options& options, World& wo
         const auto loss = forward(ddp, batch, options, world);
         ddp.backward(loss, batch.loss_tokens);
         const auto value = loss.item<double>();
-        check_loss(world, value, progress.steps(), [&] {
-          return first_non_finite(*job.model, [&] {
-            const Autocast autocast(batch.tokens.device().type(), torch::kBFloat16, options.bf16);
-            loss_sum(job.model, batch);
-          });
-        });
+        check_loss(world, value, progress.steps());
         progress.add(value, batch);
         seen.add(batch.sample_ids);
       }
@@ -193,7 +186,6 @@ Result train(Job& job, WeightAverage& average, const Options& options, World& wo
         const auto scope = world.timer().phase(profile::Phase::optimizer);
         learning_rate.set_step(progress.steps());
         update.apply();
-        average.update();
       }
       progress.end_step();
       if (progress.over()) break;
@@ -263,8 +255,7 @@ int run(const Options& options, int argc, char** argv) {
 
   print_setup(*job, options, world);
   const auto before = measure(*job, options, world, "before");
-  WeightAverage average(*job->model, options.average);
-  const auto result = train(*job, average, options, world);
+  const auto result = train(*job, options, world);
   const Summary& summary = result.summary;
   if (result.stopped_by != 0) {
     say(options, world, "stopped by signal {} after {} steps: start it again to continue from {}\n",
@@ -278,14 +269,7 @@ int run(const Options& options, int argc, char** argv) {
       format_count(rate));
   say(options, world, "waited {} for data after the first step; {}\n", format_seconds(summary.data_wait),
       data::to_text(job->loader->advice()));
-  if (options.cost_model != data::CostModel::fixed) {
-    say(options, world, "learnt: {}\n", data::to_text(job->loader->cost_coefficients()));
-  }
   const auto after = measure(*job, options, world, "after");
-  const auto averaged = [&] {
-    const auto scope = average.swap();
-    return measure(*job, options, world, "with averaged weights, after");
-  }();
   say(options, world, "perplexity on held-out pages: {:.1f} -> {:.1f}\n", before.perplexity,
       after.perplexity);
   write_results(*job, options, world);
@@ -307,8 +291,7 @@ int run(const Options& options, int argc, char** argv) {
                  {"samples_seen_once", result.seen.eq(1).sum().item<std::int64_t>()},
                  {"samples_not_seen", result.seen.eq(0).sum().item<std::int64_t>()},
                  {"perplexity_before", before.perplexity},
-                 {"perplexity_after", after.perplexity},
-                 {"perplexity_averaged", averaged.perplexity}});
+                 {"perplexity_after", after.perplexity}});
   }
   return 0;
 }

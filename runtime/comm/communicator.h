@@ -121,11 +121,8 @@ struct ReduceOptions {
   ReduceOp op = ReduceOp::sum;
   /// If set, the result is multiplied by this number, without another pass over memory. It is read when the
   /// operation runs, so that the `then` of an earlier operation can set it. It must be the same on all ranks.
-  /// Floating-point types only.
+  /// Floating-point types in host memory only.
   const double* scale = nullptr;
-  /// The same for NCCL with the sum: one element of the buffer's type in the device's memory, read when the operation
-  /// runs there.
-  const void* device_scale = nullptr;
   /// Called when the operation has succeeded, before it is done and before the next one begins, on a
   /// thread of the communicator or one that waits for an operation. It must be short and must not call operations.
   std::function<void()> then = nullptr;

@@ -17,7 +17,6 @@
 #include "runtime/comm/communicator.h"
 #include "runtime/comm/world.h"
 #include "runtime/data/batch/device_copy.h"
-#include "runtime/data/cost_learner.h"
 #include "runtime/data/epoch_cursor.h"
 #include "runtime/data/loader_advice.h"
 #include "runtime/data/loader_setup.h"
@@ -76,12 +75,8 @@ struct Loader::State {
         builder(make_builder(reader, lengths, plan, rank, prefetch.threads, options)),
         source(lengths.tokens, lengths.fingerprint),
         cursor([this](const PlanOptions& epoch_plan) { return make_planner(source, epoch_plan, options); },
-               {.plan = plan,
-                .rank = rank,
-                .follow = options.next_epoch_ahead && !options.mixture,
-                .waits_for_costs = options.cost_model != CostModel::fixed}),
+               {.plan = plan, .rank = rank, .follow = options.next_epoch_ahead && !options.mixture}),
         communicator(rank_communicator),
-        learner(options.cost_model, plan.cost, plan.speeds, communicator, timer, options.step_seconds),
         copy(options.device) {
     if (options.mixture) {
       plan_options.epoch = 0;
@@ -90,7 +85,6 @@ struct Loader::State {
     start.epoch = current.epoch = plan_options.epoch;
     if (timer != nullptr) timer->add_loader_buffers(memory().total());
   }
-  ~State() { cursor.cancel(); }
   State(const State&) = delete;
   State& operator=(const State&) = delete;
 
@@ -211,7 +205,6 @@ struct Loader::State {
     waited_ns = 0;
     meter.on_request();
     if (timer != nullptr) timer->request_batch(current.block == nullptr || current.last_of_step());
-    learner.on_request();
     stage_now();
     const MicroBatch next = staged->micro_batch;
     if (!next.block) {
@@ -228,24 +221,10 @@ struct Loader::State {
     }
     batch = copy.finish(*staged);
     current = next;
-    learner.add_work(staged->work_tokens, staged->work_squares);
     staged.reset();
     if (timer != nullptr) timer->add_batch(counts_of(*batch));
     stage_next();
-    if (options.cost_model != CostModel::fixed && current.index == 0 &&
-        current.step == current.block->decides_at()) {
-      const CostCoefficients& learnt = learner.decide();
-      cursor.plan_on(learnt.cost, learnt.speeds);
-    }
     meter.on_batch(waited_ns, first);
-  }
-
-  // The options of the following blocks.
-  PlanOptions current_plan_options() const {
-    PlanOptions plan = plan_options;
-    plan.cost = learner.cost_coefficients().cost;
-    plan.speeds = learner.cost_coefficients().speeds;
-    return plan;
   }
 
   profile::StepTimer* timer;
@@ -260,7 +239,6 @@ struct Loader::State {
   LengthsInMemory source;
   EpochCursor cursor;
   comm::Communicator* communicator;  // null: there is one rank, or no world
-  CostLearner learner;
   DeviceCopy copy;
 
   // Where the next begin() starts: at the beginning of the epoch, or at the position of a resumed state.
@@ -293,9 +271,6 @@ Loader::Loader(const pack::Reader& reader, PlanOptions plan, World& world, Loade
 
 Loader::Loader(const pack::Reader& reader, PlanOptions plan, int rank, profile::StepTimer* timer,
                LoaderOptions options) {
-  if (options.cost_model != CostModel::fixed && (plan.ranks > 1 || timer == nullptr)) {
-    fail_usage("learning needs the steps of all ranks: construct the loader with the world");
-  }
   make(reader, with_step_tokens(std::move(plan), options), rank, timer, nullptr, options);
 }
 
@@ -339,15 +314,11 @@ std::string Loader::state() const {
   if (!s.start.state.empty()) return s.start.state;
   if (!s.current.block && !s.resumed_state.empty()) return s.resumed_state;
   LoaderState state{.seed = s.plan_options.seed, .epoch = s.current.epoch, .plan = {}};
-  if (s.options.cost_model != CostModel::fixed) {
-    state.learnt = {.cost = s.learner.cost_coefficients().cost,
-                    .speeds = s.learner.cost_coefficients().speeds};
-  }
   if (s.current.block) {
     // An incomplete step counts as not begun, because its gradient is not saved.
     state.plan = state_after(s.current.block->block, s.current.step + (s.current.last_of_step() ? 1 : 0));
   } else {
-    PlanOptions options = s.current_plan_options();
+    PlanOptions options = s.plan_options;
     options.epoch = s.current.epoch;
     state.plan = make_planner(s.source, options, s.options)->state();
   }
@@ -366,16 +337,9 @@ void Loader::load(torch::serialize::InputArchive& archive) {
     fail("cannot resume: the seed of the state is {}, but the loader has seed {}", state.seed,
          s.plan_options.seed);
   }
-  PlanOptions options = s.current_plan_options();
+  PlanOptions options = s.plan_options;
   options.epoch = state.epoch;
-  if (s.options.cost_model != CostModel::fixed && state.learnt) {
-    options.cost = state.learnt->cost;
-    // Learnt speeds are valid for the same number of ranks only.
-    const bool same_ranks = state.learnt->speeds.size() == static_cast<std::size_t>(options.ranks);
-    options.speeds = same_ranks ? state.learnt->speeds : s.plan_options.speeds;
-  }
   auto planner = make_planner(s.source, options, s.options, &state.plan);
-  s.learner.begin_with(options.cost, options.speeds);
   s.start = {.epoch = state.epoch, .planner = std::move(planner), .state = text};
 }
 
@@ -391,10 +355,7 @@ Loader::Iterator Loader::begin() {
   s.current = {.epoch = start.epoch};
   s.resumed_state = std::move(start.state);
   s.next_epoch.reset();
-  const auto move = [&] {
-    s.cursor.set(s.current_plan_options().cost, s.current_plan_options().speeds);
-    s.cursor.move_to(start.epoch, std::move(start.planner));
-  };
+  const auto move = [&] { s.cursor.move_to(start.epoch, std::move(start.planner)); };
   if (!s.queue) {
     move();
     s.queue.emplace(
@@ -403,7 +364,6 @@ Loader::Iterator Loader::begin() {
   } else if (!queue_continues) {
     s.uncopied.reset();
     s.staged.reset();
-    s.cursor.cancel();
     s.queue->restart(move);
   }
   s.ended = false;
@@ -428,10 +388,6 @@ LoaderAdvice Loader::advice() const {
   advice.memory.batches =
       advice.memory.batches - state_->prefetch.ahead + static_cast<std::size_t>(advice.batches_ahead);
   return advice;
-}
-
-const CostCoefficients& Loader::cost_coefficients() const {
-  return state_->learner.cost_coefficients();
 }
 
 std::vector<MixtureProgress> Loader::mixture_progress() const {

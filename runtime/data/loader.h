@@ -99,9 +99,6 @@ class Loader {
   /// batch.
   LoaderAdvice advice() const;
 
-  /// The cost and speeds learnt from the steps, if LoaderOptions::cost_model is set.
-  const CostCoefficients& cost_coefficients() const;
-
   /// How much of each of the mixture's data sets was used when the current step began. Throws UsageError
   /// without a mixture.
   std::vector<MixtureProgress> mixture_progress() const;
@@ -126,8 +123,8 @@ class Loader::Iterator {
   const Batch& operator*() const;
   const Batch* operator->() const { return &**this; }
   /// Waits for the next batch. Throws the error of building or copying it; another call tries the copy again.
-  /// Collective: the ranks compare their plans at the first batch of a block, and exchange measured times at
-  /// some batches. In a step they may make different numbers of calls.
+  /// Collective: the ranks compare their plans at the first batch of a block. In a step they may make
+  /// different numbers of calls.
   Iterator& operator++();
   void operator++(int) { ++*this; }
   friend bool operator==(const Iterator& iterator, End) { return iterator.done(); }

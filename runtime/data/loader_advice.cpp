@@ -1,7 +1,6 @@
 #include "runtime/data/loader_advice.h"
 
 #include <fcntl.h>
-#include <fmt/ranges.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -96,20 +95,6 @@ std::string to_text(const LoaderAdvice& advice) {
                      format_seconds(advice.build_seconds), format_seconds(advice.use_seconds), advice.workers,
                      advice.workers == 1 ? "" : "s", advice.batches_ahead,
                      format_bytes(advice.memory.total()));
-}
-
-std::string to_text(const CostCoefficients& learnt) {
-  std::string text = "no step is measured yet";
-  if (learnt.fit) {
-    const auto part = [](double error, double value) { return value > 0 ? 100 * error / value : 0.0; };
-    const FittedCost& fit = *learnt.fit;
-    text = fmt::format(
-        "a sample of L tokens takes {:.3g} L + {:.3g} L^2 s (± {:.0f} %, ± {:.0f} %; error of a step {:.1f} %, {} steps{})",
-        fit.cost.a, fit.cost.b, part(fit.error_a, fit.cost.a), part(fit.error_b, fit.cost.b), 100 * fit.error,
-        fit.steps, learnt.fit_is_used ? "" : "; too uncertain to plan with");
-  }
-  if (!learnt.speeds.empty()) text += fmt::format("; speeds {:.2f}", fmt::join(learnt.speeds, ", "));
-  return text;
 }
 
 }  // namespace lockstep::data

@@ -64,13 +64,6 @@ struct Sample {
 /// the training loop, with the sample's name.
 using Transform = std::function<void(Sample&)>;
 
-/// Where the costs come from with which a loader plans.
-enum class CostModel {
-  fixed,    ///< PlanOptions::cost and speeds
-  learned,  ///< the cost of a sample is fitted to the times of rank 0's steps, for the following blocks
-  learned_with_speeds,  ///< so is the speed of each rank: slower ranks get less
-};
-
 struct LoaderOptions {
   /// Threads that build batches (num_workers in PyTorch); 0: one for each CPU in LOCKSTEP_WORKER_CPUS, at most 4, or one if that is
   /// not set.
@@ -98,12 +91,6 @@ struct LoaderOptions {
   /// Several data sets with weights. The pack holds them one after the other (JoinedPacks), and the loop
   /// is one run of the mixture's steps.
   std::optional<Mixture> mixture = std::nullopt;
-  /// Needs a world. Rank 0 decides in the middle of each block; the decision is used from the next block on.
-  CostModel cost_model = CostModel::fixed;
-  /// Returns the seconds that this rank worked on the samples of the last step; `cost_model` uses it. Not set:
-  /// the phases forward and backward of the world's timer, or `other` if the program marks no phases. Set
-  /// it if a device still works when these phases end.
-  std::function<double()> step_seconds = nullptr;
 };
 
 /// The maximum memory of the loader in bytes, without the batches that the loop keeps.
@@ -125,22 +112,9 @@ struct LoaderAdvice {
   LoaderMemory memory;        ///< with these settings
 };
 
-/// The values learnt so far; the same on all ranks.
-struct CostCoefficients {
-  Cost cost;                   ///< cost of the following blocks
-  std::vector<double> speeds;  ///< speeds of the following blocks; the fastest rank has 1; empty: all equal
-  std::optional<FittedCost> fit;  ///< the last fit and its error
-  bool fit_is_used = false;       ///< whether it was certain enough to become the cost
-  int decisions = 0;              ///< number of decisions, one for each block
-};
-
 /// A line such as "a batch takes 1.2 ms to build and 9.8 ms to use: 1 worker and 2 batches ahead suffice
 /// (…)".
 std::string to_text(const LoaderAdvice& advice);
-
-/// A line such as "a sample of L tokens takes 1.2e-06 L + 3.1e-10 L^2 s (± 3 %, ± 5 %; error of a step 1.4
-/// %, 256 steps); speeds 1, 0.52".
-std::string to_text(const CostCoefficients& coefficients);
 
 // Turns pixels into the floats that a network expects, on the device where it computes: images travel to
 // the device as bytes, a quarter of the size of floats.

@@ -67,7 +67,7 @@ Lengths planned_lengths(const pack::Reader& reader, const PlanOptions& plan, con
     return {.tokens = std::vector<std::uint32_t>(reader.size(), 1), .fingerprint = reader.fingerprint()};
   }
   Lengths lengths = lengths_from_pack(reader, "the loader's data");
-  if (plan.too_long != TooLong::refuse || options.mixture) return lengths;  // a mixture may cut it
+  if (plan.too_long != TooLong::refuse) return lengths;
   for (std::size_t i = 0; i < lengths.tokens.size(); ++i) {
     if (lengths.tokens[i] <= plan.cap) continue;
     check_sample(fmt::format("sample '{}' (number {})", reader.key(i), i), lengths.tokens[i], plan);
@@ -96,8 +96,7 @@ std::vector<comm::Property> plan_inputs(const Lengths& lengths, const PlanOption
           {"padding", plan.padded ? fmt::format("to multiples of {}", plan.pad_multiple) : "none"},
           {"too_long", name_of(plan.too_long)},
           {"tail", name_of(plan.tail)},
-          {"the mixture", of_mixture()},
-          {"learn", std::to_string(static_cast<int>(options.cost_model))}};
+          {"the mixture", of_mixture()}};
 }
 
 std::unique_ptr<HostBatchBuilder> make_builder(const pack::Reader& reader, const Lengths& lengths,

@@ -22,8 +22,7 @@ std::string checksum_of(const nlohmann::json& json) {
 void take_checksum(nlohmann::json& json) {
   const auto found = json.find(kChecksum);
   if (found == json.end()) {
-    fail(
-        "the loader's state has no checksum: it is damaged, or an older version of Lockstep wrote it, which composed steps in another way; begin the epoch again, or finish it with that version");
+    fail("the loader's state has no checksum, so it is damaged: use another checkpoint");
   }
   const nlohmann::json checksum = std::move(*found);
   json.erase(found);
@@ -36,10 +35,6 @@ void take_checksum(nlohmann::json& json) {
 
 std::string to_text(const LoaderState& state) {
   nlohmann::json json{{"seed", state.seed}, {"epoch", state.epoch}, {"plan", state.plan}};
-  if (state.learnt) {
-    json["learnt"] = {{"cost", {state.learnt->cost.a, state.learnt->cost.b}},
-                      {"speeds", state.learnt->speeds}};
-  }
   json[kChecksum] = checksum_of(json);
   return json.dump();
 }
@@ -53,11 +48,6 @@ LoaderState state_from_text(std::string_view text) {
     state.seed = json.at("seed");
     state.epoch = json.at("epoch");
     from_json(json.at("plan"), state.plan);
-    if (json.contains("learnt")) {
-      const auto& learnt = json.at("learnt");
-      state.learnt = {.cost = {learnt.at("cost").at(0), learnt.at("cost").at(1)},
-                      .speeds = learnt.at("speeds").get<std::vector<double>>()};
-    }
     return state;
   } catch (const nlohmann::json::exception& error) {
     fail("cannot read the loader's state: {}", error.what());

@@ -5,12 +5,9 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <string_view>
-#include <vector>
 
-#include "runtime/data/plan/options.h"
 #include "runtime/data/plan/planner.h"
 
 namespace lockstep::data {
@@ -19,12 +16,6 @@ struct LoaderState {
   std::uint64_t seed = 0;
   std::uint64_t epoch = 0;
   PlanState plan;
-  /// The values learnt, if the loader learns. The following steps are planned with them.
-  struct LearntValues {
-    Cost cost;
-    std::vector<double> speeds;
-  };
-  std::optional<LearntValues> learnt = std::nullopt;
 };
 
 /// Converts a state to JSON with a checksum, and back. state_from_text throws Error if the text is not a

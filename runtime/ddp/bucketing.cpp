@@ -20,10 +20,6 @@ Assignment assign_buckets(std::span<const ParameterSize> parameters, std::span<c
   std::map<std::uint32_t, Filling> groups;
   for (std::size_t position = 0; position < order.size(); ++position) {
     const ParameterSize& parameter = parameters[order[position]];
-    if (parameter.alone) {
-      closed.push_back({position});
-      continue;
-    }
     Filling& filling = groups[parameter.group];
     filling.positions.push_back(position);
     filling.bytes += parameter.bytes;

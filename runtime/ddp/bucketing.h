@@ -14,7 +14,6 @@ namespace lockstep::ddp {
 struct ParameterSize {
   std::size_t bytes = 0;
   std::uint32_t group = 0;
-  bool alone = false;  ///< has a bucket of its own, because its gradient is sparse
 };
 
 /// Buckets, each a list of parameter indices.

@@ -30,18 +30,16 @@ namespace lockstep {
 class GradBucket {
  public:
   GradBucket(std::size_t index, bool is_last, comm::Buffer memory, torch::Tensor buffer,
-             std::vector<torch::Tensor> gradients, std::vector<torch::Tensor> parameters,
-             std::vector<std::string> names = {})
+             std::vector<torch::Tensor> gradients, std::vector<torch::Tensor> parameters)
       : index_(index),
         is_last_(is_last),
         memory_(memory),
         buffer_(std::move(buffer)),
         gradients_(std::move(gradients)),
-        parameters_(std::move(parameters)),
-        names_(std::move(names)) {}
+        parameters_(std::move(parameters)) {}
 
-  /// Its number, in the order in which buckets are reduced. Hooks never receive sparse gradients. A bucket
-  /// holds the same parameters in each step, until buckets_changed().
+  /// Its number, in the order in which buckets are reduced. A bucket holds the same parameters in each step, until
+  /// buckets_changed().
   std::size_t index() const { return index_; }
   bool is_last() const { return is_last_; }
 
@@ -53,8 +51,6 @@ class GradBucket {
   /// The gradient of each parameter, as a view of the buffer.
   const std::vector<torch::Tensor>& gradients() const { return gradients_; }
   const std::vector<torch::Tensor>& parameters() const { return parameters_; }
-  /// The name of each parameter in the model.
-  const std::vector<std::string>& names() const { return names_; }
 
  private:
   std::size_t index_;
@@ -63,7 +59,6 @@ class GradBucket {
   torch::Tensor buffer_;
   std::vector<torch::Tensor> gradients_;
   std::vector<torch::Tensor> parameters_;
-  std::vector<std::string> names_;
 };
 
 /// The running operations of a bucket, and the next stage. The memory of the operations must be captured by
@@ -83,30 +78,8 @@ class CommHook {
   /// all ranks.
   virtual CommFuture start(GradBucket& bucket, comm::Communicator& communicator) = 0;
 
-  /// The layout of buckets has changed: drop all state that is kept by bucket index. State of gradients can be kept by
-  /// the parameters' names.
+  /// The layout of buckets has changed: drop all state that is kept by bucket index.
   virtual void buckets_changed() {}
-
-  /// The state that steps leave for later ones, for Checkpointer: of this rank, by the parameters' names. A job on other
-  /// ranks gives rank r the state of rank r modulo the number of ranks that saved. load() is called before the first
-  /// backward. Not needed by a hook that keeps nothing.
-  virtual void save(torch::serialize::OutputArchive& /*archive*/) const {}
-  virtual void load(torch::serialize::InputArchive& /*archive*/) {}
-
-  /// Called in the first step, before start(), if the model's gradients are averaged by count.
-  virtual void averages_by_count() {}
-
-  /// Gradients are larger by this factor from now on, because the count per step changed (averaging by count):
-  /// multiply gradients kept from earlier steps by it.
-  virtual void gradients_scaled(double /*factor*/) {}
-
-  /// Called if the step had no samples on any rank (averaging by count). The result in the bucket then comes
-  /// from earlier steps only and is not used: a hook that keeps gradients for later must keep it.
-  virtual void result_dropped(GradBucket& /*bucket*/) {}
-
-  /// Whether result_dropped() does anything. If so, each step on a GPU that averages by count waits for the counts of all
-  /// ranks.
-  virtual bool uses_result_dropped() const { return true; }
 
   /// Whether this hook gives parameters other memory, as a sharded optimizer does. Without it,
   /// DistributedDataParallel treats other memory as a change of the model.

@@ -11,6 +11,7 @@ namespace {
 
 // The later work of `stream` waits for the work that `other` has now.
 void make_wait(c10::Stream stream, c10::Stream other) {
+  if (stream.device_type() == c10::kCPU) return;  // host memory, in a test
   c10::Event reached(other.device_type());
   reached.record(other);
   reached.block(stream);
@@ -29,27 +30,20 @@ void DeviceFactor::begin(torch::Device device, std::int64_t count, double expect
   count_ = torch::full({1}, static_cast<double>(count), options);
   communicator_.all_reduce({count_.data_ptr(), 1, comm::DataType::f64}, "the counts of the step")->wait();
   factor_ = expected / count_.clamp_min(1) * count_.gt(0);
-  single_ = factor_.to(torch::kFloat);
-}
-
-const void* DeviceFactor::memory(torch::ScalarType type) const {
-  return (type == torch::kDouble ? factor_ : single_).data_ptr();
 }
 
 void DeviceFactor::multiply_before_reduction(const torch::Tensor& gradients) const {
   const c10::Stream stream = communication_stream(gradients.device());
   make_wait(stream, current_stream(gradients.device()));
   const c10::StreamGuard guard(stream);
-  gradients.mul_(single_);  // of one dimension: a factor without dimensions would be rounded to the half type
+  gradients.mul_(factor_);  // of one dimension: a factor without dimensions would be rounded to a half type
 }
 
-torch::Tensor DeviceFactor::for_this_stream(torch::ScalarType type) const {
-  const torch::Tensor& factor = type == torch::kDouble ? factor_ : single_;
-  if (factor.is_cpu()) return factor;
-  const c10::Stream stream = current_stream(factor.device());
-  make_wait(stream, communication_stream(factor.device()));
-  factor.record_stream(stream);
-  return factor;
+void DeviceFactor::multiply_after_hook(const torch::Tensor& gradients, int ranks) const {
+  const c10::Stream stream = current_stream(gradients.device());
+  make_wait(stream, communication_stream(gradients.device()));
+  if (!factor_.is_cpu()) factor_.record_stream(stream);
+  gradients.mul_(factor_ * ranks);
 }
 
 }  // namespace lockstep::ddp

@@ -22,18 +22,16 @@ class DeviceFactor {
   void forget() { factor_ = torch::Tensor(); }
   bool known() const { return factor_.defined(); }
 
-  /// ReduceOptions::device_scale for elements of this type, float or double.
-  const void* memory(torch::ScalarType type) const;
   /// Multiplies in the order of the communicator's stream, after the work that the calling thread's stream has.
   void multiply_before_reduction(const torch::Tensor& gradients) const;
-  /// One element, for the calling thread's stream, which waits for it.
-  torch::Tensor for_this_stream(torch::ScalarType type) const;
+  /// Multiplies the mean that a hook has left, also by the number of ranks, in the calling thread's stream, which waits for
+  /// the factor.
+  void multiply_after_hook(const torch::Tensor& gradients, int ranks) const;
 
  private:
   comm::Communicator& communicator_;
   torch::Tensor count_;   // in use until the sum has ended
   torch::Tensor factor_;  // [1], double
-  torch::Tensor single_;  // the same as float
 };
 
 }  // namespace lockstep::ddp

@@ -4,18 +4,13 @@
 
 namespace lockstep::ddp {
 
-void DeviceTimes::begin(std::size_t parameters, bool every_gradient) {
+void DeviceTimes::begin() {
   current_ = {};
   current_.began = clocks_.computing->mark();
-  if (every_gradient) current_.ready.resize(parameters);
 }
 
-void DeviceTimes::gradient_ready(std::size_t parameter) {
-  if (!current_.ready.empty()) current_.ready[parameter] = clocks_.computing->mark();
-}
-
-void DeviceTimes::launching(std::size_t bytes) {
-  current_.launches.push_back({.bytes = bytes, .asked = clocks_.computing->mark(), .ended = nullptr});
+void DeviceTimes::launching() {
+  current_.launches.push_back({.asked = clocks_.computing->mark(), .ended = nullptr});
 }
 
 // A mark is null if the device has failed. In each queue marks are passed in their order.
@@ -33,16 +28,14 @@ std::optional<DeviceBackward> DeviceTimes::take() {
   if (finished_.size() <= kAge) return std::nullopt;
   const Marks marks = std::move(finished_.front());
   finished_.pop_front();
-  DeviceBackward backward{.known = reached(marks), .reductions = {}, .bytes = {}, .ready_ns = {}};
+  DeviceBackward backward{.known = reached(marks), .reductions = {}};
   const auto since_begin = [&](const Mark& mark) {
     return backward.known ? clocks_.computing->ns_between(marks.began, mark) : 0;
   };
   for (const DeviceLaunch& launch : marks.launches) {
     backward.reductions.push_back(
         {.asked_ns = since_begin(launch.asked), .ended_ns = since_begin(launch.ended)});
-    backward.bytes.push_back(launch.bytes);
   }
-  for (const Mark& mark : marks.ready) backward.ready_ns.push_back(mark ? since_begin(mark) : 0);
   backward.ended_ns = since_begin(marks.ended);
   return backward;
 }

@@ -28,8 +28,6 @@ struct DeviceClocks {
 struct DeviceBackward {
   bool known = false;  ///< the device had passed all marks; otherwise the times are 0
   std::vector<ReductionTimes> reductions;
-  std::vector<std::size_t> bytes;       ///< of the reductions
-  std::vector<std::uint64_t> ready_ns;  ///< by parameter; empty unless it was asked for
   std::uint64_t ended_ns = 0;
 };
 
@@ -47,10 +45,9 @@ class DeviceTimes {
 
   explicit DeviceTimes(DeviceClocks clocks) : clocks_(std::move(clocks)) {}
 
-  // Called in this order in each synchronised backward. `every_gradient`: a mark for each parameter, too.
-  void begin(std::size_t parameters, bool every_gradient);
-  void gradient_ready(std::size_t parameter);
-  void launching(std::size_t bytes);
+  // Called in this order in each synchronised backward.
+  void begin();
+  void launching();
   void launched() { current_.launches.back().ended = clocks_.communicating->mark(); }
   void stage_ended(std::size_t launch) { current_.launches[launch].ended = clocks_.communicating->mark(); }
   void backward_ended() { current_.ended = clocks_.computing->mark(); }
@@ -65,7 +62,6 @@ class DeviceTimes {
     Mark began;
     Mark ended;
     std::vector<DeviceLaunch> launches;
-    std::vector<Mark> ready;
   };
   bool reached(const Marks& marks) const;
 

@@ -37,9 +37,7 @@ std::vector<comm::Property> properties_of(const DistributedDataParallelOptions& 
           {"option broadcast_buffers", fmt::to_string(options.broadcast_buffers)},
           {"option find_unused_parameters", fmt::to_string(options.find_unused_parameters)},
           {"option static_graph", fmt::to_string(options.static_graph)},
-          {"option rebuild_buckets", fmt::to_string(options.rebuild_buckets)},
-          {"option check_replicas_every", fmt::to_string(options.check_replicas_every)},
-          {"option on_replica_drift", options.on_replica_drift == ReplicaDrift::end ? "end" : "rebroadcast"}};
+          {"option check_replicas_every", fmt::to_string(options.check_replicas_every)}};
 }
 
 }  // namespace
@@ -225,7 +223,6 @@ void DistributedDataParallelBase::print_findings(const std::vector<torch::Tensor
         "matrix products are float32 without TF32: a forward under lockstep::Autocast, or the setting matmul_precision = high, is usually several times as fast on a GPU");
   }
   const std::string text = findings.text();
-  if (first_forward_->in_another_order() && world_.size() > 1) reducer_->measure_order();
   first_forward_.reset();
   std::string lines;
   for (std::size_t begin = 0; begin < text.size();) {

@@ -115,9 +115,9 @@ class DistributedDataParallelBase {
   /// All ranks call it at the same point. Throws UsageError inside join().
   void broadcast_buffers();
 
-  /// Chooses how gradients are summed over the ranks: fp16_compress_hook(), bf16_compress_hook(),
-  /// power_sgd_hook() (runtime/ddp/hooks/), or a hook of your own. Call it once, before the first backward,
-  /// in the same way on all ranks.
+  /// Chooses how gradients are summed over the ranks: fp16_compress_hook() or bf16_compress_hook()
+  /// (runtime/ddp/hooks/), or a hook of your own. Call it once, before the first backward, in the same way on all
+  /// ranks.
   void register_comm_hook(std::shared_ptr<CommHook> hook);
 
   /// Runs a training loop whose number of steps differs between ranks, and that averages over them. A rank whose loop has

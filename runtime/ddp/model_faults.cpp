@@ -10,7 +10,6 @@
 #include <unordered_set>
 #include <utility>
 
-#include "runtime/ddp/replicas.h"
 #include "runtime/profile/operator_faults.h"
 #include "runtime/torch_version.h"
 
@@ -23,8 +22,6 @@ using torch::autograd::Node;
 constexpr std::int64_t kSmallSize = 64;    // smaller dimensions cost little
 constexpr std::int64_t kLargeSize = 4096;  // from here on multiples of 64 are best
 constexpr std::int64_t kFewSamples = 16;   // for the statistics of a batch norm
-constexpr std::size_t kMaxOrdered = 4096;  // parameters whose order is compared pair by pair
-constexpr double kDisorder = 0.25;         // of the pairs; a shuffled order has 0.5
 
 bool name_contains(const Node& node, std::string_view text) {
   return node.name().find(text) != std::string::npos;
@@ -57,9 +54,7 @@ const void* bias_before(const Node& batch_norm) {
 }
 
 struct Graph {
-  // The number of the first operation that used it. Backward runs operations in falling order of their numbers, so a
-  // gradient is complete when it has reached this one.
-  std::unordered_map<const void*, std::uint64_t> parameters;
+  std::unordered_set<const void*> parameters;
   std::unordered_set<const void*> needless_biases;
 };
 
@@ -80,8 +75,7 @@ Graph walk(const std::vector<torch::Tensor>& results) {
     for (const auto& edge : node->next_edges()) {
       const Node* input = edge.function.get();
       if (const void* parameter = parameter_of(input)) {
-        const auto [entry, added] = graph.parameters.emplace(parameter, node->sequence_nr());
-        if (!added) entry->second = std::min(entry->second, node->sequence_nr());
+        graph.parameters.insert(parameter);
       } else {
         open.push_back(input);
       }
@@ -120,19 +114,6 @@ bool gives_float(const Operation& operation) {
 
 torch::Tensor tensor_at(const std::vector<c10::IValue>& values, std::size_t at) {
   return at < values.size() && values[at].isTensor() ? values[at].toTensor() : torch::Tensor();
-}
-
-// The share of the pairs of gradients that come in another order than that of the buckets: the constructor's, reversed.
-double disorder(const std::vector<std::uint64_t>& first_used) {
-  std::size_t swapped = 0;
-  std::size_t pairs = 0;
-  for (std::size_t i = 0; i < first_used.size(); ++i) {
-    for (std::size_t j = i + 1; j < first_used.size(); ++j) {
-      ++pairs;
-      swapped += first_used[i] > first_used[j] ? 1 : 0;
-    }
-  }
-  return pairs == 0 ? 0 : static_cast<double>(swapped) / static_cast<double>(pairs);
 }
 
 }  // namespace
@@ -198,18 +179,6 @@ void FirstForward::look_at_graph(const std::vector<torch::Tensor>& results,
     if (graph.parameters.count(parameter) == 0 && !options.find_unused_parameters && !options.static_graph)
       findings_.parameters_without_gradient.push_back(item.key());
   }
-  if (options.rebuild_buckets && (!options.find_unused_parameters || options.static_graph)) return;
-  std::vector<std::uint64_t> first_used;
-  for (const auto& [name, parameter, sparse] : named_parameters_of(module_)) {
-    const auto used = graph.parameters.find(parameter.unsafeGetTensorImpl());
-    if (used != graph.parameters.end() && first_used.size() < kMaxOrdered) first_used.push_back(used->second);
-  }
-  const double share = disorder(first_used);
-  if (share <= kDisorder) return;
-  in_another_order_ = true;
-  findings_.others.push_back(fmt::format(
-      "buckets keep the order of the constructor, but {:.0f} % of the pairs of gradients come in another order, so buckets are sent late: register the modules in the order of forward, or set static_graph if every step uses the same parameters",
-      100 * share));
 }
 
 ModelFindings FirstForward::findings(const std::vector<torch::Tensor>& results,

@@ -28,9 +28,6 @@ class FirstForward {
   /// Whether autocast was on in any operation.
   bool autocast() const { return autocast_; }
 
-  /// Whether buckets keep the order of the constructor, and gradients come in another one.
-  bool in_another_order() const { return in_another_order_; }
-
  private:
   void see(const Operation& operation);
   void see_batch_norm(const Operation& operation);
@@ -43,7 +40,6 @@ class FirstForward {
   std::map<std::string, int> half_sums_;                // and how often
   ModelFindings findings_;
   bool autocast_ = false;
-  bool in_another_order_ = false;
   OperationObserver observer_;
 };
 

@@ -54,7 +54,7 @@ OperationObserver::OperationObserver(std::function<void(const Operation&)> ended
   OperationObserver* none = nullptr;
   if (!active.compare_exchange_strong(none, this)) {
     fail_usage(
-        "another debug tool that looks at operations (SyncDetector, check_model, first_non_finite) is in use; end it first");
+        "another debug tool that looks at operations (SyncDetector, check_model) is in use; end it first");
   }
   depth = 0;
   handle_ = at::addThreadLocalCallback(at::RecordFunctionCallback(&Callbacks::start, &Callbacks::end)

@@ -12,13 +12,6 @@
 
 namespace lockstep {
 
-/// The reaction to parameters that are no longer the same on all ranks.
-enum class ReplicaDrift : std::uint8_t {
-  end,  ///< backward throws Error on all ranks
-  rebroadcast,  ///< all ranks get rank 0's parameters and go on, and rank 0 prints a line; the optimizers' states stay
-                ///< as they are
-};
-
 struct DistributedDataParallelOptions {
   /// The size of a bucket of gradients in MiB. Larger buckets are reduced faster, smaller ones start earlier.
   double bucket_cap_mb = 25;
@@ -44,17 +37,14 @@ struct DistributedDataParallelOptions {
   /// false: gradients are copied into the buckets and back, and .grad stays a separate tensor.
   bool gradient_as_bucket_view = true;
 
-  /// Lays out the buckets once more after the first step, in the order in which gradients arrived.
-  bool rebuild_buckets = true;
-
-  /// Compares the trained parameters of all ranks in every so many synchronised backwards, bit by bit; 0: never.
-  /// Ranks with different processors or numbers of threads may round differently, and their models drift apart.
+  /// Compares the trained parameters of all ranks in every so many synchronised backwards, bit by bit; 0: never. If they
+  /// differ, backward throws Error on all ranks. Ranks with different processors or numbers of threads may round
+  /// differently, and their models drift apart.
   std::int64_t check_replicas_every = 100;
 
   /// Rank 0 looks at the first forward in training for common mistakes, and prints them (docs/users/toolkit.md#check-of-a-model).
   /// LOCKSTEP_CHECK, on or off, decides otherwise.
   bool check_model = false;
-  ReplicaDrift on_replica_drift = ReplicaDrift::rebroadcast;
 };
 
 /// The findings of one forward. check_model() (runtime/train/debug.h) returns it.
@@ -68,8 +58,8 @@ struct ModelFindings {
   /// Operations whose result is float although autocast was on in the forward, and how often. Those that need the
   /// range (norms, losses) stay float for good reasons; a matrix product here is a reason to look.
   std::map<std::string, int> float_operations{};
-  /// A sentence for each of: dimensions that are not multiples of 8, batch norms of few samples, sums in half precision,
-  /// and gradients in another order than their buckets.
+  /// A sentence for each of: dimensions that are not multiples of 8, batch norms of few samples, and sums in half
+  /// precision.
   std::vector<std::string> others{};
 
   /// A line for each finding; empty without any.

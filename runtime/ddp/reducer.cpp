@@ -5,7 +5,6 @@
 
 #include "common/error.h"
 #include "runtime/ddp/device.h"
-#include "runtime/ddp/sparse_gradient.h"
 
 namespace lockstep::ddp {
 namespace {
@@ -70,7 +69,7 @@ Reducer::Reducer(comm::Communicator& host_communicator, comm::Communicator& devi
       average_(host_communicator.size()),
       device_factor_(device_communicator),
       message_(host_communicator),
-      replica_check_(host_communicator, device_communicator, options),
+      replica_check_(host_communicator, device_communicator, options.check_replicas_every),
       observer_(host_communicator, timer),
       self_(this, [](Reducer* /*not owned*/) {}) {
   if (!(options.bucket_cap_mb > 0)) {
@@ -212,10 +211,7 @@ void Reducer::count_step() {
 
 void Reducer::send_message() {
   auto step = average_.close_step();
-  StepReport report{.average = step.mine, .replica_hash = 0, .durations = observer_.to_compare()};
-  // Inside join, ranks that have ended keep their old parameters.
-  if (counts_steps_) report.replica_hash = replica_check_.begin();
-  message_.send(report, std::move(step.decide),
+  message_.send({.average = step.mine, .durations = observer_.to_compare()}, std::move(step.decide),
                 on_device() ? StepMessage::Decide::received : StepMessage::Decide::at_once);
   device_factor_.forget();
   if (receives_later() && average_.mode() == Averaging::by_count)
@@ -223,9 +219,7 @@ void Reducer::send_message() {
 }
 
 bool Reducer::receives_later() const {
-  const bool hook_waits =
-      comm_hook_ && comm_hook_->uses_result_dropped() && average_.mode() == Averaging::by_count;
-  return on_device() && average_.agreed() && !hook_waits;
+  return on_device() && average_.agreed();
 }
 
 // Of this step, or on a device of the step before.
@@ -233,18 +227,8 @@ void Reducer::receive_messages() {
   while (message_.pending() > (receives_later() ? 1 : 0)) {
     summary_ = message_.receive();
     observer_.received(summary_.durations);
-    const bool decided = average_.agreed();
     average_.adopt(summary_.average);
-    if (decided || !comm_hook_) continue;
-    if (average_.mode() == Averaging::by_count) comm_hook_->averages_by_count();
-    scale_hook();
   }
-}
-
-void Reducer::scale_hook() {
-  const double scale = average_.loss_factor();
-  if (comm_hook_ && scale != hooks_scale_) comm_hook_->gradients_scaled(scale / hooks_scale_);
-  hooks_scale_ = scale;
 }
 
 void Reducer::begin_sync() {
@@ -263,7 +247,6 @@ void Reducer::begin_sync() {
   }
   for (auto& bucket : buckets_) bucket.pending = bucket.parameters.size();
   send_message();
-  if (average_.agreed()) scale_hook();
   assume_unused();
 }
 
@@ -334,18 +317,12 @@ void Reducer::mark_ready(std::size_t index) {
 void Reducer::take_gradient(std::size_t index) {
   Parameter& parameter = parameters_[index];
   torch::Tensor& gradient = parameter.tensor.mutable_grad();
-  if (gradient.defined() && gradient.is_sparse() != parameter.sparse) {
-    if (parameter.sparse) {
-      fail_usage(
-          "parameter '{}' of an embedding with sparse(true) has a dense gradient, because another layer uses the parameter too; set sparse(false)",
-          parameter.name);
-    }
+  if (gradient.defined() && gradient.is_sparse()) {
     fail_usage(
-        "parameter '{}' has a sparse gradient, but only parameters of torch::nn::Embedding and EmbeddingBag may have one; make its layer dense",
+        "parameter '{}' has a sparse gradient, which is not supported; set sparse(false) in the options of its embedding",
         parameter.name);
   }
   parameter.had_none = parameter.had_none || !gradient.defined();
-  if (parameter.sparse) return;
   const torch::Tensor& view = buckets_[parameter.bucket].flat->view(parameter.slot);
   if (!gradient.defined()) {
     view.zero_();
@@ -365,56 +342,40 @@ void Reducer::launch_ready_buckets() {
 
 void Reducer::launch(std::size_t index) {
   Bucket& bucket = buckets_[index];
-  observer_.launching(index, bucket.parameters, bucket.flat ? bucket.flat->buffer().bytes() : 0);
-  // On a GPU the factor over ranks is read now; the message that sets the other one comes later.
-  std::shared_ptr<const double> factor = average_.factor();
-  if (on_device() && average_.mode() == Averaging::over_ranks) factor = average_.rank_factor();
-  const double* scale = factor.get();
-  const void* device_scale = nullptr;
-  const Parameter& first = parameters_[bucket.parameters.front()];
-  const torch::Tensor mine = first.sparse ? first.tensor.grad() : bucket.flat->tensor();
-  if (on_device() && bucket.flat && !comm_hook_) {
-    const bool half = comm::size_of(bucket.flat->buffer().type) == 2;  // the factor may not fit into 16 bits
-    if (device_factor_.known()) {
-      scale = nullptr;
-      if (half) {
-        device_factor_.multiply_before_reduction(bucket.flat->tensor());
-      } else {
-        device_scale = device_factor_.memory(bucket.flat->tensor().scalar_type());
-      }
-    } else if (half) {
-      bucket.flat->tensor().mul_(*scale);
-      scale = nullptr;
-    }
-  }
-  if (first.sparse) {
-    bucket.future = sum_sparse(
-        {host_communicator_, device_communicator_}, first.tensor, mine,
-        fmt::format("the sparse gradient of '{}'", first.name),
-        [this, factor](const torch::Tensor& rows) {
-          if (!device_factor_.known()) return rows * *factor;
-          return rows * device_factor_.for_this_stream(rows.scalar_type());
-        },
-        [&bucket](torch::Tensor sum) { bucket.sparse_sum = std::move(sum); });
-  } else if (comm_hook_) {
+  observer_.launching(index, bucket.parameters, bucket.flat->buffer().bytes());
+  const torch::Tensor& gradients = bucket.flat->tensor();
+  if (comm_hook_) {
     bucket.future = comm_hook_->start(*bucket.view, device_communicator_);
+  } else if (on_device()) {
+    if (device_factor_.known()) {
+      device_factor_.multiply_before_reduction(gradients);
+    } else if (const double factor = *factor_on_host(); factor != 1) {
+      gradients.mul_(factor);
+    }
+    bucket.work = device_communicator_.all_reduce(bucket.flat->buffer(), bucket.flat->label(),
+                                                  {.keep = bucket.flat->memory()});
   } else {
     // If backward throws, this object may be destroyed before the operation, which waits for other ranks,
     // ends.
+    const auto factor = factor_on_host();
     bucket.work = device_communicator_.all_reduce(
         bucket.flat->buffer(), bucket.flat->label(),
-        {.scale = scale,
-         .device_scale = device_scale,
+        {.scale = factor.get(),
          .keep = std::make_shared<std::pair<std::shared_ptr<const double>, std::shared_ptr<void>>>(
-             std::move(factor), bucket.flat->memory())});
+             factor, bucket.flat->memory())});
   }
   observer_.launched();
 }
 
+// Of the reduced gradients. On a GPU the factor over ranks is read when a bucket is launched; the message that sets the
+// other one comes later.
+std::shared_ptr<const double> Reducer::factor_on_host() const {
+  if (on_device() && average_.mode() == Averaging::over_ranks) return average_.rank_factor();
+  return average_.factor();
+}
+
 // A hook may send anything, but one that moves parameters is a sharded optimizer's.
 std::optional<record::Collective> Reducer::collective() const {
-  const auto sparse = [](const Parameter& parameter) { return parameter.sparse; };
-  if (std::any_of(parameters_.begin(), parameters_.end(), sparse)) return std::nullopt;
   if (!comm_hook_) return record::Collective::all_reduce;
   if (comm_hook_->moves_parameters()) return record::Collective::reduce_scatter;
   return std::nullopt;
@@ -437,12 +398,7 @@ void Reducer::discard() {
   for (auto& parameter : parameters_) {
     parameter.used = parameter.reached = false;
     torch::Tensor& gradient = parameter.tensor.mutable_grad();
-    if (!gradient.defined()) continue;
-    if (parameter.sparse) {
-      gradient = torch::Tensor();
-    } else {
-      gradient.zero_();
-    }
+    if (gradient.defined()) gradient.zero_();
   }
   graph_walked_ = false;
   unseen_forwards_ = 0;

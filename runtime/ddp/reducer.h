@@ -118,8 +118,6 @@ class Reducer {
     return message_.pending() > 0 ? message_.newest_count() : average_.count_of_last_step();
   }
   const SyncObserver& observer() const { return observer_; }
-  /// Measures and prints, after a few steps, what the order of the parameters in the buckets costs.
-  void measure_order() { observer_.measure_order(order_); }
   /// Parameter names of each bucket, in the order in which buckets travel.
   std::vector<std::vector<std::string>> layout() const;
 
@@ -127,7 +125,6 @@ class Reducer {
   struct Parameter {
     std::string name;
     torch::Tensor tensor;
-    bool sparse = false;
     std::size_t bucket = 0;
     std::size_t slot = 0;
     std::uint32_t expected = 1;  // gradients per backward, as learned
@@ -143,13 +140,12 @@ class Reducer {
     std::uint32_t averaged_version = 0;
   };
   struct Bucket {
-    std::optional<FlatBucket> flat;  // none for a sparse gradient
+    std::optional<FlatBucket> flat;
     std::optional<GradBucket> view;  // of `flat`, for hooks
     std::vector<std::size_t> parameters;
     std::size_t pending = 0;  // parameters that are not ready
-    comm::WorkHandle work;    // the reduction; a hook, or a sparse gradient, has `future` instead
+    comm::WorkHandle work;    // the reduction; a hook has `future` instead
     CommFuture future;
-    torch::Tensor sparse_sum;
   };
   /// The state of one backward: idle → armed → accumulating | collecting | launching → idle. ddp.backward() and gradients
   /// of unknown outputs leave `armed` out. Collecting becomes launching when backward has ended. If backward throws,
@@ -184,7 +180,6 @@ class Reducer {
   void count_step();
   void send_message();
   void receive_messages();
-  void scale_hook();
   void assume_unused();
   void mark_ready(std::size_t index);
   void take_gradient(std::size_t index);
@@ -210,10 +205,9 @@ class Reducer {
   void rebuild_once();
   void adopt_gradient_order();
   void lay_out();
-  std::vector<ParameterSize> sizes() const;
-  BucketSizes bucket_sizes() const;
 
   bool on_device() const { return device_communicator_.device() >= 0; }
+  std::shared_ptr<const double> factor_on_host() const;
   std::optional<record::Collective> collective() const;
   // Whether this step's message is received in the next step, so that the host does not wait for the other ranks.
   bool receives_later() const;
@@ -233,7 +227,6 @@ class Reducer {
   GradientAverage average_;
   DeviceFactor device_factor_;
   std::shared_ptr<CommHook> comm_hook_;
-  double hooks_scale_ = 1;           // the loss factor that the hook saw last
   bool gradients_averaged_ = false;  // by count, and no micro-batch has begun since
   State state_ = State::idle;
   Layout layout_ = Layout::assigned;
@@ -247,8 +240,7 @@ class Reducer {
   std::size_t next_bucket_ = 0;
   std::vector<std::size_t> arrivals_;  // parameters in the order of their gradients in this backward
   StepMessage message_;
-  StepSummary summary_;      // of the message that was received in this backward
-  int outdated_hashes_ = 0;  // messages on their way from before all ranks got rank 0's parameters
+  StepSummary summary_;  // of the message that was received in this backward
   comm::WorkHandle used_exchange_;
   std::shared_ptr<std::vector<std::uint8_t>> used_;  // of all parameters; kept by used_exchange_
   ReplicaCheck replica_check_;

@@ -34,14 +34,9 @@ void Reducer::attach(const std::vector<NamedTensor>& all) {
   std::vector<Parameter> parameters;
   std::vector<NamedTensor> trained;
   std::vector<torch::Tensor> tensors;
-  for (const auto& [name, tensor, sparse] : all) {
+  for (const auto& [name, tensor] : all) {
     if (!tensor.requires_grad()) continue;
     static_cast<void>(data_type_of(tensor.scalar_type(), fmt::format("parameter '{}'", name)));
-    if (sparse && tensor.is_complex()) {
-      fail_usage(
-          "parameter '{}' is complex and has sparse gradients, which can be summed for real numbers only; set sparse(false)",
-          name);
-    }
     if (accumulated_in_another_shape(tensor)) {
       fail_usage(
           "parameter '{}' has another shape than the gradient accumulated for it; change the model between optimizer steps, or call discard() first",
@@ -51,9 +46,9 @@ void Reducer::attach(const std::vector<NamedTensor>& all) {
         std::find_if(parameters_.begin(), parameters_.end(),
                      [&tensor = tensor](const Parameter& known) { return known.tensor.is_same(tensor); });
     const bool used = before != parameters_.end() && before->used;
-    parameters.push_back({.name = name, .tensor = tensor, .sparse = sparse, .used = used});
+    parameters.push_back({.name = name, .tensor = tensor, .used = used});
     tensors.push_back(tensor);
-    trained.push_back({name, tensor, sparse});
+    trained.push_back({name, tensor});
   }
   if (parameters.empty()) fail_usage("the model has no parameter that requires a gradient");
   for (const auto& tensor : tensors) fit_gradient(tensor);
@@ -65,7 +60,6 @@ void Reducer::attach(const std::vector<NamedTensor>& all) {
   learning_ = true;
   graph_walked_ = usage_settled_ = false;
   layout_ = Layout::assigned;
-  observer_.forget_parameters();
   // Only ranks that accumulated gradients in the current step have counted it.
   host_communicator_.broadcast({&step_, 1, comm::DataType::i64}, 0, "the number of steps")->wait();
   last_sample_.reset();

@@ -35,24 +35,14 @@ void Reducer::finish_sync(bool skipping) {
   wait_for_buckets();
   wait_for_futures();
   give_back_gradients();
-  // Parameters that changed here are not a step of an optimizer.
-  if (outdated_hashes_ > 0) {
-    --outdated_hashes_;
-  } else if (summary_.replica_hashes_differ) {
-    replica_check_.finish(summary_.replica_hash, step_);
-    if (on_device()) {
-      outdated_hashes_ = 2;  // one is on its way, the other is read and sent in the next step
-    } else {
-      last_sample_ = sample_parameters();
-    }
-  }
+  // Inside join, ranks that have ended keep their old parameters.
+  if (counts_steps_) replica_check_.compare(step_);
   for (auto& parameter : parameters_) parameter.used = parameter.reached = false;
   graph_walked_ = false;
   unseen_forwards_ = 0;
   outdated_hooks_.reset();
   outdated_parameters_.clear();
   observer_.finish(summary_.durations, collective());
-  if (observer_.measures_order()) observer_.look_at_order(sizes(), bucket_sizes());
   rebuild_once();
   note_averaged_gradients();
   timer_.note_synchronised(this);
@@ -145,21 +135,13 @@ void Reducer::wait_for_futures() {
     }
   }
   if (!comm_hook_) return;
-  if (device_factor_.known()) {
-    for (auto& bucket : buckets_) {
-      if (!bucket.flat) continue;
-      torch::Tensor& gradients = bucket.view->buffer();
-      gradients.mul_(device_factor_.for_this_stream(gradients.scalar_type()) * host_communicator_.size());
-    }
-    return;
-  }
-  const bool over_ranks = on_device() && average_.mode() == Averaging::over_ranks;
-  const double factor = over_ranks ? *average_.rank_factor() : *average_.factor();
-  const double scale = factor * host_communicator_.size();  // hooks give the mean over ranks
+  const int ranks = host_communicator_.size();  // hooks give the mean over ranks
   for (auto& bucket : buckets_) {
-    if (!bucket.flat || scale == 1.0) continue;
-    if (scale == 0) comm_hook_->result_dropped(*bucket.view);
-    bucket.view->buffer().mul_(scale);
+    if (device_factor_.known()) {
+      device_factor_.multiply_after_hook(bucket.view->buffer(), ranks);
+    } else if (const double scale = *factor_on_host() * ranks; scale != 1) {
+      bucket.view->buffer().mul_(scale);
+    }
   }
 }
 
@@ -173,20 +155,16 @@ void Reducer::give_back_gradients() {
   }
   for (auto& parameter : parameters_) {
     torch::Tensor& gradient = parameter.tensor.mutable_grad();
-    Bucket& bucket = buckets_[parameter.bucket];
     if (!parameter.used_anywhere) {
       if (parameter.had_none) gradient = torch::Tensor();
-    } else if (parameter.sparse) {
-      gradient = std::move(bucket.sparse_sum);
     } else if (!options_.gradient_as_bucket_view) {
-      const auto& view = bucket.flat->view(parameter.slot);
+      const auto& view = buckets_[parameter.bucket].flat->view(parameter.slot);
       if (gradient.defined()) {
         gradient.copy_(view);
       } else {
         gradient = view.clone();
       }
     }
-    bucket.sparse_sum = torch::Tensor();
   }
 }
 
@@ -197,9 +175,8 @@ void Reducer::note_averaged_gradients() {
   if (!gradients_averaged_) return;
   for (auto& parameter : parameters_) {
     const torch::Tensor& gradient = parameter.tensor.grad();
-    const bool noted = gradient.defined() && !parameter.sparse;
-    parameter.averaged = noted ? gradient.data_ptr() : nullptr;
-    parameter.averaged_version = noted ? gradient._version() : 0;
+    parameter.averaged = gradient.defined() ? gradient.data_ptr() : nullptr;
+    parameter.averaged_version = gradient.defined() ? gradient._version() : 0;
   }
 }
 

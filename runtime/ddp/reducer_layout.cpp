@@ -1,6 +1,4 @@
 // Reducer: the layout of gradients in buckets.
-#include <algorithm>
-
 #include "common/error.h"
 #include "runtime/ddp/reducer.h"
 
@@ -11,20 +9,15 @@ constexpr double kMiB = 1 << 20;
 
 }  // namespace
 
-std::vector<ParameterSize> Reducer::sizes() const {
+Assignment Reducer::assign(const std::vector<std::size_t>& order) const {
   std::vector<ParameterSize> sizes;
   for (const auto& parameter : parameters_) {
     sizes.push_back({.bytes = bytes_in_bucket(parameter.tensor),
-                     .group = static_cast<std::uint32_t>(parameter.tensor.scalar_type()),
-                     .alone = parameter.sparse});
+                     .group = static_cast<std::uint32_t>(parameter.tensor.scalar_type())});
   }
-  return sizes;
-}
-
-Assignment Reducer::assign(const std::vector<std::size_t>& order) const {
   const std::size_t limits[] = {options_.first_bucket_bytes,
                                 static_cast<std::size_t>(options_.bucket_cap_mb * kMiB)};
-  return assign_buckets(sizes(), order, limits);
+  return assign_buckets(sizes, order, limits);
 }
 
 // Assigns parameters to buckets that have no memory yet.
@@ -43,23 +36,13 @@ void Reducer::plan(const Assignment& assignment) {
 
 // Gives the buckets memory, one after the other, and moves gradients there, which frees their old memory.
 void Reducer::allocate() {
-  const auto is_sparse = [&](const Bucket& bucket) { return parameters_[bucket.parameters.front()].sparse; };
-  const auto sparse = std::count_if(buckets_.begin(), buckets_.end(), is_sparse);
-  const std::size_t dense = buckets_.size() - static_cast<std::size_t>(sparse);
-  std::size_t number = 0;  // of the bucket among the dense ones, which hooks see
   for (std::size_t index = 0; index < buckets_.size(); ++index) {
     Bucket& bucket = buckets_[index];
-    if (is_sparse(bucket)) continue;
     std::vector<torch::Tensor> tensors;
-    std::vector<std::string> names;
-    for (const std::size_t i : bucket.parameters) {
-      tensors.push_back(parameters_[i].tensor);
-      names.push_back(parameters_[i].name);
-    }
+    for (const std::size_t i : bucket.parameters) tensors.push_back(parameters_[i].tensor);
     bucket.flat.emplace(device_communicator_, fmt::format("bucket {}", index), tensors);
-    bucket.view.emplace(number, number + 1 == dense, bucket.flat->buffer(), bucket.flat->tensor(),
-                        bucket.flat->views(), tensors, std::move(names));
-    ++number;
+    bucket.view.emplace(index, index + 1 == buckets_.size(), bucket.flat->buffer(), bucket.flat->tensor(),
+                        bucket.flat->views(), tensors);
     if (!options_.gradient_as_bucket_view) continue;
     for (std::size_t slot = 0; slot < tensors.size(); ++slot) {
       torch::Tensor& gradient = tensors[slot].mutable_grad();
@@ -93,29 +76,21 @@ void Reducer::lay_out() {
   allocate();
 }
 
-// All ranks take over the order in which rank 0's gradients arrived. If rank 0 did not get all of them in
-// this step (it skipped), the next step decides.
+// All ranks take over the order in which rank 0's gradients arrived. Parameters without a gradient follow in the order of
+// registration. If rank 0 skipped this step, the next one decides.
 void Reducer::adopt_gradient_order() {
-  if (!options_.rebuild_buckets || (options_.find_unused_parameters && !options_.static_graph)) {
-    layout_ = Layout::ordered;
-    return;
-  }
   std::vector<std::int64_t> order(arrivals_.begin(), arrivals_.end());
-  for (std::size_t i = 0; i < parameters_.size() && !learning_; ++i) {
-    if (parameters_[i].expected == 0) order.push_back(static_cast<std::int64_t>(i));
+  std::vector<bool> arrived(parameters_.size());
+  for (const std::size_t i : arrivals_) arrived[i] = true;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (!arrived[i]) order.push_back(arrivals_.empty() ? -1 : static_cast<std::int64_t>(i));
   }
-  if (order.size() != parameters_.size()) order.assign(parameters_.size(), -1);
   host_communicator_
       .broadcast({order.data(), order.size(), comm::DataType::i64}, 0, "the order of gradients")
       ->wait();
   if (order[0] < 0) return;
   layout_ = Layout::ordered;
   order_.assign(order.begin(), order.end());
-}
-
-BucketSizes Reducer::bucket_sizes() const {
-  return {.first_bytes = options_.first_bucket_bytes,
-          .cap_bytes = static_cast<std::size_t>(options_.bucket_cap_mb * kMiB)};
 }
 
 std::vector<std::vector<std::string>> Reducer::layout() const {

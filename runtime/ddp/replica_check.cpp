@@ -1,13 +1,9 @@
 #include "runtime/ddp/replica_check.h"
 
 #include <ATen/Parallel.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 #include <xxhash.h>
 
 #include <algorithm>
-#include <bit>
-#include <chrono>
-#include <thread>
 #include <utility>
 
 #include "common/error.h"
@@ -55,6 +51,14 @@ torch::Tensor bits_of(const torch::Tensor& tensor) {
   }
 }
 
+std::uint64_t hash_on_device(const std::vector<NamedTensor>& parameters) {
+  std::vector<torch::Tensor> sums;
+  for (const auto& parameter : parameters)
+    sums.push_back(bits_of(parameter.tensor.detach()).sum(torch::kLong));
+  const torch::Tensor all = torch::stack(sums).cpu();
+  return XXH3_64bits(all.data_ptr(), all.nbytes());
+}
+
 double largest_difference(const torch::Tensor& left, const torch::Tensor& right) {
   if (left.numel() == 0) return 0;
   const auto type = left.is_complex() ? torch::kComplexDouble : torch::kDouble;
@@ -64,90 +68,52 @@ double largest_difference(const torch::Tensor& left, const torch::Tensor& right)
 }  // namespace
 
 ReplicaCheck::ReplicaCheck(comm::Communicator& host_communicator, comm::Communicator& device_communicator,
-                           const DistributedDataParallelOptions& options)
-    : host_communicator_(host_communicator),
-      device_communicator_(device_communicator),
-      every_(options.check_replicas_every),
-      rebroadcasts_(options.on_replica_drift == ReplicaDrift::rebroadcast) {
-  if (every_ < 0) fail_usage("check_replicas_every is {}; it must be 0 (never) or more", every_);
+                           std::int64_t every)
+    : host_communicator_(host_communicator), device_communicator_(device_communicator), every_(every) {
+  if (every < 0) fail_usage("check_replicas_every is {}; it must be 0 (never) or more", every);
 }
 
-std::uint64_t ReplicaCheck::begin() {
-  if (every_ == 0 || host_communicator_.size() == 1) return 0;
-  const bool due = ++steps_ % every_ == 0;
+void ReplicaCheck::compare(std::int64_t step) {
+  if (every_ == 0 || host_communicator_.size() == 1 || ++steps_ % every_ != 0) return;
   const torch::NoGradGuard no_grad;
-  if (parameters_.front().tensor.is_cpu()) return due ? hash_on_cpu(parameters_) : 0;
-  const std::uint64_t hash = read_sample();
-  if (due) sample_on_device();
-  return hash;
-}
-
-void ReplicaCheck::sample_on_device() {
-  std::vector<torch::Tensor> sums;
-  for (const auto& parameter : parameters_)
-    sums.push_back(bits_of(parameter.tensor.detach()).sum(torch::kLong));
-  const torch::Tensor all = torch::stack(sums);
-  sample_ = torch::empty(all.sizes(), torch::TensorOptions(torch::kLong).pinned_memory(true));
-  sample_.copy_(all, /*non_blocking=*/true);
-  copied_.emplace(all.device().type());
-  copied_->record(c10::impl::VirtualGuardImpl(all.device().type()).getStream(all.device()));
-}
-
-// 0 if there is none.
-std::uint64_t ReplicaCheck::read_sample() {
-  if (!copied_) return 0;
-  while (!copied_->query()) std::this_thread::sleep_for(std::chrono::microseconds(20));
-  copied_.reset();
-  return XXH3_64bits(sample_.data_ptr(), sample_.nbytes());
-}
-
-void ReplicaCheck::finish(std::uint64_t hash, std::int64_t step) {
+  std::uint64_t hash =
+      parameters_.front().tensor.is_cpu() ? hash_on_cpu(parameters_) : hash_on_device(parameters_);
   std::vector<std::uint64_t> all(static_cast<std::size_t>(host_communicator_.size()));
   host_communicator_.all_gather({&hash, 1, comm::DataType::i64}, all.data(), "the hashes of the parameters")
       ->wait();
   const auto differs = [&](std::uint64_t other) { return other != all.front(); };
   const auto other = std::find_if(all.begin(), all.end(), differs);
-  const auto ranks = static_cast<std::size_t>(std::count_if(all.begin(), all.end(), differs));
+  if (other == all.end()) return;
+  const auto ranks = std::count_if(all.begin(), all.end(), differs);
+  fail(
+      "the ranks' models have drifted apart before step {}: {}{}; such ranks have other processors or numbers of threads, or the program changes parameters on some ranks only, for example by an optimizer step without a synchronised backward; check_replicas_every = 0 trains on without a comparison",
+      step, describe(static_cast<int>(other - all.begin()), largest_difference_from_rank_0()),
+      ranks == 1 ? "" : fmt::format("; {} ranks differ from rank 0", ranks));
+}
 
-  const torch::NoGradGuard no_grad;
+// "'layer.weight' by up to 1e-09"
+std::string ReplicaCheck::largest_difference_from_rank_0() {
   double largest = 0;
   std::string difference = "bits that make no difference";  // such as -0 and 0
-  for (const auto& [name, tensor, sparse] : parameters_) {
+  for (const auto& [name, tensor] : parameters_) {
     const torch::Tensor first = tensor.detach().clone();
-    broadcast_from(device_communicator_, 0, {{name, first, sparse}}, "parameter to compare");
+    broadcast_from(device_communicator_, 0, {{name, first}}, "parameter to compare");
     const double mine = largest_difference(tensor.detach(), first);
-    if (!(mine <= largest)) {
+    if (!(mine <= largest)) {  // it may be NaN
       largest = mine;
       difference = fmt::format("'{}' by up to {:.3g}", name, mine);
     }
-    if (rebroadcasts_) tensor.detach().copy_(first);
   }
-  ++times_different_;
-  if (rebroadcasts_ && !std::has_single_bit(times_different_)) return;  // all ranks count alike
-  const std::string text = describe(static_cast<int>(other - all.begin()), ranks, difference, step);
-  if (!rebroadcasts_) {
-    fail(
-        "{}; such ranks have other processors or numbers of threads, or the program changes parameters on some ranks only, for example by an optimizer step without a synchronised backward; to go on with rank 0's parameters, set on_replica_drift to rebroadcast",
-        text);
-  }
-  if (host_communicator_.rank() == 0) {
-    fmt::print(
-        stderr,
-        "lockstep: {}; all ranks got rank 0's parameters (time {}; times 1, 2, 4, 8 and so on have a line): such ranks have other processors or numbers of threads, or the program changes parameters on some ranks only; to end the job instead, set on_replica_drift to end\n",
-        text, times_different_);
-  }
+  return difference;
 }
 
 // The same text on all ranks.
-std::string ReplicaCheck::describe(int rank, std::size_t ranks, const std::string& difference,
-                                   std::int64_t step) {
+std::string ReplicaCheck::describe(int rank, const std::string& difference) {
   const std::string me = rank_name(host_communicator_.rank(), host_communicator_.place().node_name);
   const std::string label = "the rank whose parameters differ";
   const std::string first = comm::broadcast_text(host_communicator_, me, 0, label);
-  const std::string other = comm::broadcast_text(
-      host_communicator_, fmt::format("{} and {} differ in {}", me, first, difference), rank, label);
-  return fmt::format("the ranks' models have drifted apart before step {}: {}{}", step, other,
-                     ranks == 1 ? "" : fmt::format("; {} ranks differ from rank 0", ranks));
+  return comm::broadcast_text(host_communicator_,
+                              fmt::format("{} and {} differ in {}", me, first, difference), rank, label);
 }
 
 }  // namespace lockstep::ddp

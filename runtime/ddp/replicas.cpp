@@ -9,7 +9,6 @@
 #include "runtime/ddp/device.h"
 #include "runtime/ddp/flat_bucket.h"
 #include "runtime/ddp/seen_tensors.h"
-#include "runtime/ddp/sparse_gradient.h"
 
 namespace lockstep::ddp {
 namespace {
@@ -24,7 +23,6 @@ std::string describe(const NamedTensor& parameter) {
     text += fmt::format(" with strides [{}]", fmt::join(tensor.strides().vec(), ", "));
   }
   if (!tensor.is_cpu()) text += " (on a GPU)";
-  if (parameter.sparse) text += " (sparse gradient)";
   return text;
 }
 
@@ -40,11 +38,8 @@ comm::Buffer buffer_of(const torch::Tensor& tensor) {
 std::vector<NamedTensor> named_parameters_of(const torch::nn::Module& module) {
   std::vector<NamedTensor> parameters;
   SeenTensors seen;
-  const auto sparse = sparse_parameters_of(module);
   for (const auto& entry : module.named_parameters()) {
-    if (seen.add(entry.value()))
-      parameters.push_back(
-          {entry.key(), entry.value(), sparse.contains(entry.value().unsafeGetTensorImpl())});
+    if (seen.add(entry.value())) parameters.push_back({entry.key(), entry.value()});
   }
   return parameters;
 }
@@ -69,12 +64,12 @@ torch::Device device_of(const torch::nn::Module& module) {
 
 std::vector<NamedTensor> named_buffers_of(const torch::nn::Module& module) {
   std::vector<NamedTensor> buffers;
-  for (const auto& entry : module.named_buffers()) buffers.push_back({entry.key(), entry.value(), false});
+  for (const auto& entry : module.named_buffers()) buffers.push_back({entry.key(), entry.value()});
   return buffers;
 }
 
 void refuse_unwritable(std::string_view kind, const std::vector<NamedTensor>& tensors) {
-  for (const auto& [name, tensor, sparse] : tensors) {
+  for (const auto& [name, tensor] : tensors) {
     if (tensor.layout() != torch::kStrided) {
       fail_usage(
           "{} '{}' is {}, which cannot be sent to other ranks; call to_dense() on it before registering it, or do not register it",
@@ -102,7 +97,7 @@ void broadcast_from(comm::Communicator& communicator, int root, const std::vecto
   const torch::NoGradGuard no_grad;
   std::vector<torch::Tensor> dense;  // these are sent
   std::vector<comm::WorkHandle> works;
-  for (const auto& [name, tensor, sparse] : tensors) {
+  for (const auto& [name, tensor] : tensors) {
     dense.push_back(tensor.is_non_overlapping_and_dense() ? tensor : tensor.contiguous());
     works.push_back(
         communicator.broadcast(buffer_of(dense.back()), root, fmt::format("{} '{}'", kind, name)));

@@ -17,7 +17,6 @@ namespace lockstep::ddp {
 struct NamedTensor {
   std::string name;
   torch::Tensor tensor;
-  bool sparse = false;  ///< its gradient will be sparse
 };
 
 /// All parameters of the module. A tensor that is registered under several names appears once, with the

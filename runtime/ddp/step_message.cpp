@@ -31,7 +31,7 @@ constexpr unsigned kRankBits = 20;
 constexpr std::uint64_t kMaxDuration = kMax >> kRankBits;
 static_assert(kMaxDuration == kUnknownDuration);
 
-enum : std::uint8_t { kCount, kOverRanks, kByCount, kStop, kLargestHash, kSmallestHash, kDurations };
+enum : std::uint8_t { kCount, kOverRanks, kByCount, kStop, kDurations };
 
 // The first rank of those that send `mine`; -1 if none does.
 std::int64_t to_first_rank(bool mine, int rank) {
@@ -50,12 +50,11 @@ JobAverage average_of(const std::vector<std::int64_t>& numbers) {
 }  // namespace
 
 void StepMessage::send(const StepReport& report, std::function<void(const JobAverage&)> decide, Decide when) {
-  const std::uint64_t replica_hash = report.replica_hash & kMax;
   const auto& [mode, count] = report.average;
-  const auto numbers = std::make_shared<std::vector<std::int64_t>>(std::vector{
-      to_sum(count), to_first_rank(mode == Averaging::over_ranks, communicator_.rank()),
-      to_first_rank(mode == Averaging::by_count, communicator_.rank()),
-      to_max(static_cast<std::uint64_t>(StopRequest::mine)), to_max(replica_hash), to_min(replica_hash)});
+  const auto numbers = std::make_shared<std::vector<std::int64_t>>(
+      std::vector{to_sum(count), to_first_rank(mode == Averaging::over_ranks, communicator_.rank()),
+                  to_first_rank(mode == Averaging::by_count, communicator_.rank()),
+                  to_max(static_cast<std::uint64_t>(StopRequest::mine))});
   for (const std::uint64_t duration : report.durations) {
     const std::uint64_t with_rank =
         std::min(duration, kMaxDuration) << kRankBits | static_cast<std::uint64_t>(communicator_.rank());
@@ -68,7 +67,7 @@ void StepMessage::send(const StepReport& report, std::function<void(const JobAve
   auto work =
       communicator_.all_reduce({numbers->data(), numbers->size(), comm::DataType::i64}, "the step's message",
                                {.op = comm::ReduceOp::sum_or_max, .then = std::move(then), .keep = numbers});
-  pending_.push_back({numbers, std::move(work), std::move(decide), replica_hash});
+  pending_.push_back({numbers, std::move(work), std::move(decide)});
 }
 
 std::int64_t StepMessage::newest_count() const {
@@ -81,11 +80,7 @@ StepSummary StepMessage::receive() {
   pending_.pop_front();
   message.work->wait();
   const std::vector<std::int64_t>& numbers = *message.numbers;
-  StepSummary summary{
-      .average = average_of(numbers),
-      .replica_hashes_differ = value_of(numbers[kLargestHash]) != min_of(numbers[kSmallestHash]),
-      .replica_hash = message.replica_hash,
-      .durations = {}};
+  StepSummary summary{.average = average_of(numbers), .durations = {}};
   if (message.decide) message.decide(summary.average);
   for (std::size_t i = kDurations; i < numbers.size(); i += 2) {
     const std::uint64_t shortest = min_of(numbers[i]);

@@ -22,8 +22,6 @@ namespace lockstep::ddp {
 /// The numbers of a rank.
 struct StepReport {
   RankAverage average = {};
-  /// Of the parameters (replica_check.h); it must be the same on all ranks.
-  std::uint64_t replica_hash = 0;
   /// Durations of the previous step's reductions, in nanoseconds; all ranks give equally many.
   std::vector<std::uint64_t> durations = {};
 };
@@ -31,8 +29,6 @@ struct StepReport {
 /// The numbers of all ranks together.
 struct StepSummary {
   JobAverage average;
-  bool replica_hashes_differ = false;
-  std::uint64_t replica_hash = 0;  ///< of this rank
   std::vector<DurationRange> durations;
 };
 
@@ -61,7 +57,6 @@ class StepMessage {
     std::shared_ptr<std::vector<std::int64_t>> numbers;  // kept by the operation
     comm::WorkHandle work;
     std::function<void(const JobAverage&)> decide;  // none if it is called at once
-    std::uint64_t replica_hash = 0;
   };
 
   comm::Communicator& communicator_;

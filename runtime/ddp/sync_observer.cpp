@@ -1,9 +1,6 @@
 #include "runtime/ddp/sync_observer.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
-#include <cstdio>
 #include <utility>
 
 namespace lockstep::ddp {
@@ -15,8 +12,7 @@ void SyncObserver::use_clocks(DeviceClocks clocks) {
 }
 
 void SyncObserver::begin(std::size_t parameters) {
-  if (device_) device_->begin(parameters, measures_order());
-  newest_.reset();
+  if (device_) device_->begin();
   trace_ = {};
   trace_.backward_began_ns = monotonic_ns();
   ready_ns_.assign(parameters, trace_.backward_began_ns);
@@ -25,7 +21,6 @@ void SyncObserver::begin(std::size_t parameters) {
 
 void SyncObserver::gradient_ready(std::size_t parameter) {
   ready_ns_[parameter] = monotonic_ns();
-  if (device_) device_->gradient_ready(parameter);
 }
 
 void SyncObserver::backward_ended() {
@@ -50,7 +45,7 @@ void SyncObserver::launching(std::size_t bucket, std::span<const std::size_t> pa
   for (const std::size_t parameter : parameters)
     launch.ready_ns = std::max(launch.ready_ns, ready_ns_[parameter]);
   launch.asked_ns = monotonic_ns();
-  if (device_) device_->launching(bytes);
+  if (device_) device_->launching();
 }
 
 std::vector<std::uint64_t> SyncObserver::to_compare() {
@@ -65,18 +60,17 @@ std::vector<std::uint64_t> SyncObserver::to_compare() {
 
 void SyncObserver::received(std::span<const DurationRange> compared) {
   if (!on_device_ || compared.empty()) return;
-  newest_backward_ = std::move(comparing_.front());
+  DeviceBackward backward = std::move(comparing_.front());
   comparing_.pop_front();
-  newest_ = lateness_.compare({.reductions = newest_backward_.reductions,
-                               .backward_ended_ns = newest_backward_.ended_ns,
-                               .share = {}},
-                              compared);
-  take_share();
+  take_share(lateness_.compare(
+      {.reductions = std::move(backward.reductions), .backward_ended_ns = backward.ended_ns, .share = {}},
+      compared));
 }
 
-void SyncObserver::take_share() {
-  if (!newest_) return;
-  share_ = newest_->share;
+// Of the newest step whose times are all known.
+void SyncObserver::take_share(const std::optional<Lateness::StepTimes>& newest) {
+  if (!newest) return;
+  share_ = newest->share;
   timer_.add_comm(share_.transfer_ns, share_.wait_ns, share_.late_rank);
   if (!collective_) return;
   // The total is the same in each step.
@@ -107,56 +101,7 @@ void SyncObserver::finish(std::span<const DurationRange> compared,
                           .ended_ns = times.ended_ns,
                           .late_rank = times.late_rank});
   }
-  newest_ = lateness_.end_step(std::move(reductions), trace_.backward_ended_ns, compared);
-  take_share();
-}
-
-// Of the backward whose times are newest; without ready times there is none.
-BackwardProfile SyncObserver::measured_backward(const std::vector<ParameterSize>& sizes) const {
-  if (on_device_) {
-    return {.parameters = sizes,
-            .order = {},
-            .ready_ns = newest_backward_.ready_ns,
-            .length_ns = newest_backward_.ended_ns};
-  }
-  BackwardProfile backward{.parameters = sizes,
-                           .order = {},
-                           .ready_ns = {},
-                           .length_ns = trace_.backward_ended_ns - trace_.backward_began_ns};
-  for (const std::uint64_t ready : ready_ns_) backward.ready_ns.push_back(ready - trace_.backward_began_ns);
-  return backward;
-}
-
-void SyncObserver::add_newest(BackwardSamples& samples, const std::vector<ParameterSize>& sizes) const {
-  std::vector<Transfer> transfers;
-  for (std::size_t i = 0; i < std::min(trace_.launches.size(), newest_->reductions.size()); ++i) {
-    const auto& times = newest_->reductions[i];
-    const std::uint64_t began = std::max({times.asked_ns, times.began_ns, times.all_asked_ns});
-    const std::size_t bytes = on_device_ ? newest_backward_.bytes[i] : trace_.launches[i].bytes;
-    if (bytes > 0 && times.ended_ns > began)
-      transfers.push_back({.bytes = bytes, .ns = times.ended_ns - began});
-  }
-  BackwardProfile backward = measured_backward(sizes);
-  if (!backward.ready_ns.empty()) samples.add(std::move(backward), transfers);
-}
-
-void SyncObserver::look_at_order(const std::vector<ParameterSize>& sizes, const BucketSizes& now) {
-  if (!newest_) return;
-  BackwardSamples& samples = order_check_->samples;
-  add_newest(samples, sizes);
-  if (!samples.enough()) return;
-  BackwardProfile backward = samples.typical();
-  // A hook may reduce a bucket within backward, so the time of the last gradient is that without communication.
-  backward.length_ns = *std::max_element(backward.ready_ns.begin(), backward.ready_ns.end());
-  const TransferCost cost = samples.cost();
-  const double best_ms = predict_exposed_ns(backward, cost, now) * 1e-6;
-  backward.order = order_check_->order;
-  const double now_ms = predict_exposed_ns(backward, cost, now) * 1e-6;
-  fmt::print(
-      stderr,
-      "lockstep: check of the model: buckets in the order of the constructor end {:.1f} ms after backward, in the order of gradients {:.1f} ms: {:.1f} ms of overlap are lost in each step\n",
-      now_ms, best_ms, std::max(0.0, now_ms - best_ms));
-  order_check_.reset();
+  take_share(lateness_.end_step(std::move(reductions), trace_.backward_ended_ns, compared));
 }
 
 }  // namespace lockstep::ddp

@@ -23,7 +23,6 @@
 namespace lockstep::profile {
 namespace {
 
-constexpr const char* kJobComment = "LOCKSTEP_JOB_COMMENT";
 
 double milliseconds(std::uint64_t ns) {
   return static_cast<double>(ns) * 1e-6;
@@ -33,7 +32,6 @@ double milliseconds(std::uint64_t ns) {
 
 StepTimer::StepTimer(const Identity& identity, Options options) : identity_(identity) {
   const bool wanted = environment::is_on("LOCKSTEP_METRICS", true);
-  environment::is_on(kJobComment, false);  // a wrong value ends the program at its start, not at its end
   open_event_file();
   if (!options.record || !wanted) return;
   try {

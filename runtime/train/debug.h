@@ -6,15 +6,7 @@
 //   const auto found = lockstep::check_model(*model, [&] { return loss_of(model(batch.images), batch.labels); });
 //   fmt::print("{}", found.text());
 //
-// check_loss() ends a training whose loss is infinite or not a number; first_non_finite() finds the place where the
-// first such value was made:
-//
-//   lockstep::check_loss(world, loss, step, [&] {
-//     return lockstep::first_non_finite(*model, [&] {
-//       const lockstep::Autocast autocast(torch::kCPU);  // if the training has one
-//       loss_of(model(batch.inputs), batch.targets);
-//     });
-//   });
+// check_loss() ends a training whose loss is infinite or not a number.
 //
 // SyncDetector names the calls of a step that make the program wait for the GPU: reading a number (item()), finding
 // non-zero elements, copying to the host. Each of them leaves the GPU without work for a while.
@@ -69,16 +61,8 @@ std::vector<CheckpointCandidate> suggest_checkpoints(const torch::nn::Module& mo
 /// A line for each: "* blocks.3   12.0 MiB   1.93 ms"; a star stands before those suggested.
 std::string to_text(const std::vector<CheckpointCandidate>& candidates);
 
-/// Throws Error that names the step and this rank if the loss is not finite. `find` is called only then; its result
-/// becomes part of the message.
-void check_loss(const World& world, double loss, std::int64_t step,
-                const std::function<std::string()>& find = nullptr);
-
-/// Describes where the first value that is infinite or not a number comes from: a parameter or buffer, or the first
-/// operation that made one out of finite values, with the module to which its weights belong (or that ran last). For
-/// that it runs `forward` once, slowly. `forward` must compute as the training does, with the same Autocast.
-/// Buffers and random numbers stay as they were. Says so if it finds nothing.
-std::string first_non_finite(const torch::nn::Module& module, const std::function<void()>& forward);
+/// Throws Error that names the step and this rank if the loss is not finite.
+void check_loss(const World& world, double loss, std::int64_t step);
 
 namespace ddp {
 class OperationObserver;

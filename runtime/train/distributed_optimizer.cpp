@@ -91,8 +91,8 @@ DistributedOptimizerBase::DistributedOptimizerBase(DistributedDataParallelBase& 
           parameters_[i].first);
     }
   }
-  for (const auto& [name, tensor, sparse] : ddp::named_parameters_of(module)) {
-    if (!tensor.requires_grad() || sparse || index_of_.contains(tensor.unsafeGetTensorImpl())) continue;
+  for (const auto& [name, tensor] : ddp::named_parameters_of(module)) {
+    if (!tensor.requires_grad() || index_of_.contains(tensor.unsafeGetTensorImpl())) continue;
     fail_usage(
         "DistributedOptimizer: parameter '{}' is trained but in none of its groups, so its gradient would differ between ranks; put it into a group, or freeze it before constructing DistributedDataParallel",
         name);
@@ -186,7 +186,7 @@ void DistributedOptimizerBase::adopt_layout() {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     if (shards->has(i)) continue;
     fail_usage(
-        "DistributedOptimizer: the gradient of parameter '{}' is not in a bucket, because the parameter is frozen or its gradient is sparse; leave it out of the groups",
+        "DistributedOptimizer: the gradient of parameter '{}' is not in a bucket, because the parameter is frozen; leave it out of the groups",
         parameters_[i].first);
   }
   auto after = train::redistribute(communicator_, before, shards->spans());

@@ -21,7 +21,7 @@
 // - After a synchronised backward, .grad is valid only in this rank's part: clip with this class, or pass it to
 //   lockstep::clip_grad_norm(), not the model's parameters.
 // - Parameters become views of memory owned by this class.
-// - Sparse gradients and join() are not supported, and no parameter may be added or unfrozen later.
+// - join() is not supported, and no parameter may be added or unfrozen later.
 // - All ranks call step(), clip_grad_norm() and save() together.
 //
 // Threads: the training thread.

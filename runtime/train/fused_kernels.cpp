@@ -7,24 +7,6 @@
 namespace lockstep::train {
 namespace {
 
-/// The factors of a step that Adam and LAMB share, in the type of the arrays.
-template <typename T>
-struct AdamFactors {
-  T beta1, rest1, beta2, rest2, eps, decay;
-  T root;  // of the bias correction of the squares, inverted
-};
-
-template <typename T>
-AdamFactors<T> factors_of(const AdamStep& step) {
-  return {static_cast<T>(step.beta1),
-          static_cast<T>(1 - step.beta1),
-          static_cast<T>(step.beta2),
-          static_cast<T>(1 - step.beta2),
-          static_cast<T>(step.eps),
-          static_cast<T>(step.weight_decay),
-          static_cast<T>(1 / std::sqrt(step.correction2))};
-}
-
 template <typename T, bool kDecoupled, bool kAmsgrad>
 inline void adam_loop(const AdamArrays<T>& arrays, std::int64_t first, std::int64_t end,
                       const AdamStep& step) {
@@ -33,7 +15,13 @@ inline void adam_loop(const AdamArrays<T>& arrays, std::int64_t first, std::int6
   T* const __restrict averages = arrays.averages;
   T* const __restrict squares = arrays.squares;
   T* const __restrict largest = arrays.largest_squares;
-  const auto [beta1, rest1, beta2, rest2, eps, decay, root] = factors_of<T>(step);
+  const T beta1 = static_cast<T>(step.beta1);
+  const T rest1 = static_cast<T>(1 - step.beta1);
+  const T beta2 = static_cast<T>(step.beta2);
+  const T rest2 = static_cast<T>(1 - step.beta2);
+  const T eps = static_cast<T>(step.eps);
+  const T decay = static_cast<T>(step.weight_decay);
+  const T root = static_cast<T>(1 / std::sqrt(step.correction2));  // of the squares' bias correction
   const T kept = static_cast<T>(1 - step.learning_rate * step.weight_decay);
   const T rate = static_cast<T>(step.learning_rate / step.correction1);
   for (std::int64_t i = first; i < end; ++i) {
@@ -59,22 +47,6 @@ inline void any_adam(const AdamArrays<T>& arrays, std::int64_t first, std::int64
   if (decoupled) return adam_loop<T, true, false>(arrays, first, end, step);
   if (amsgrad) return adam_loop<T, false, true>(arrays, first, end, step);
   adam_loop<T, false, false>(arrays, first, end, step);
-}
-
-template <typename T>
-inline void lamb_loop(const AdamArrays<T>& arrays, T* __restrict direction, std::int64_t first,
-                      std::int64_t end, const AdamStep& step) {
-  const T* const __restrict values = arrays.values;
-  const T* const __restrict gradients = arrays.gradients;
-  T* const __restrict averages = arrays.averages;
-  T* const __restrict squares = arrays.squares;
-  const auto [beta1, rest1, beta2, rest2, eps, decay, root] = factors_of<T>(step);
-  const T rate = static_cast<T>(1 / step.correction1);
-  for (std::int64_t i = first; i < end; ++i) {
-    averages[i] = beta1 * averages[i] + rest1 * gradients[i];
-    squares[i] = beta2 * squares[i] + rest2 * gradients[i] * gradients[i];
-    direction[i] = rate * averages[i] / (std::sqrt(squares[i]) * root + eps) + decay * values[i];
-  }
 }
 
 template <typename T>
@@ -110,18 +82,6 @@ LOCKSTEP_VECTORISED
 void adam(const AdamArrays<double>& arrays, std::int64_t first, std::int64_t end, const AdamStep& step,
           bool decoupled) {
   any_adam(arrays, first, end, step, decoupled);
-}
-
-LOCKSTEP_VECTORISED
-void lamb_direction(const AdamArrays<float>& arrays, float* direction, std::int64_t first, std::int64_t end,
-                    const AdamStep& step) {
-  lamb_loop(arrays, direction, first, end, step);
-}
-
-LOCKSTEP_VECTORISED
-void lamb_direction(const AdamArrays<double>& arrays, double* direction, std::int64_t first, std::int64_t end,
-                    const AdamStep& step) {
-  lamb_loop(arrays, direction, first, end, step);
 }
 
 LOCKSTEP_VECTORISED

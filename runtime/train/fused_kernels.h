@@ -36,12 +36,6 @@ void adam(const AdamArrays<float>& arrays, std::int64_t first, std::int64_t end,
 void adam(const AdamArrays<double>& arrays, std::int64_t first, std::int64_t end, const AdamStep& step,
           bool decoupled);
 
-/// Updates the averages, and writes LAMB's direction: Adam's step plus the weight decay, before any scaling.
-void lamb_direction(const AdamArrays<float>& arrays, float* direction, std::int64_t first, std::int64_t end,
-                    const AdamStep& step);
-void lamb_direction(const AdamArrays<double>& arrays, double* direction, std::int64_t first, std::int64_t end,
-                    const AdamStep& step);
-
 struct SgdStep {
   double learning_rate = 0;
   double momentum = 0;

@@ -20,10 +20,10 @@ using torch::Tensor;
 constexpr std::int64_t kGrain = 1 << 15;  // elements that are worth a thread
 
 // LibTorch's kernels for devices also compute half types.
-void check(const Tensor& parameter, const char* optimizer, bool on_devices) {
+void check(const Tensor& parameter, const char* optimizer) {
   const auto type = parameter.scalar_type();
-  const bool known_type = parameter.is_cpu() ? type == torch::kFloat || type == torch::kDouble
-                                             : on_devices && parameter.is_floating_point();
+  const bool known_type =
+      parameter.is_cpu() ? type == torch::kFloat || type == torch::kDouble : parameter.is_floating_point();
   if (known_type && parameter.is_non_overlapping_and_dense()) return;
   fail_usage("{}: a parameter of shape {} is of type {} on {}{}; use LibTorch's optimizer for it", optimizer,
              fmt::join(parameter.sizes(), " x "), c10::toString(type), parameter.device().str(),
@@ -52,14 +52,13 @@ T* data(const Tensor& tensor) {
 /// Calls update(options, parameter, gradient, state) for each parameter with a gradient. `state` is a
 /// reference to the parameter's entry in the optimizer's state; if there is none, `make` makes it.
 template <typename Options, typename State, typename Optimizer, typename Make, typename Update>
-void for_parameters(Optimizer& optimizer, const char* name, bool on_devices, const Make& make,
-                    const Update& update) {
+void for_parameters(Optimizer& optimizer, const char* name, const Make& make, const Update& update) {
   const torch::NoGradGuard no_grad;
   for (auto& group : optimizer.param_groups()) {
     auto& options = static_cast<Options&>(group.options());
     for (auto& parameter : group.params()) {
       if (!parameter.grad().defined()) continue;
-      check(parameter, name, on_devices);
+      check(parameter, name);
       const Tensor gradient = gradient_of(parameter, name);
       auto& entry = optimizer.state()[torch_compat::optimizer_key(parameter)];
       if (entry == nullptr) entry = make(options, parameter);
@@ -119,7 +118,7 @@ template <typename Options, typename State, typename Optimizer>
 void adam_step(Optimizer& optimizer, const char* name, bool decoupled) {
   train::DeviceParameterLists<train::AdamStep> on_devices;
   for_parameters<Options, State>(
-      optimizer, name, true, make_adam_state<Options, State>,
+      optimizer, name, make_adam_state<Options, State>,
       [&](const Options& options, const Tensor& parameter, const Tensor& gradient, State& state) {
         const train::AdamStep step = next_adam_step(options, parameter, state);
         if (!parameter.is_cpu()) return add(on_devices, step, parameter, gradient, state);
@@ -150,7 +149,7 @@ Tensor FusedSGD::step(LossClosure closure) {
   using State = torch::optim::SGDParamState;
   train::DeviceParameterLists<train::SgdStep> on_devices;
   for_parameters<Options, State>(
-      *this, "FusedSGD", true, [](const Options&, const Tensor&) { return std::make_unique<State>(); },
+      *this, "FusedSGD", [](const Options&, const Tensor&) { return std::make_unique<State>(); },
       [&](const Options& options, const Tensor& parameter, const Tensor& gradient, State& state) {
         const bool first = !state.momentum_buffer().defined();
         if (first && options.momentum() != 0)
@@ -190,35 +189,6 @@ Tensor FusedAdam::step(LossClosure closure) {
 Tensor FusedAdamW::step(LossClosure closure) {
   const Tensor loss = loss_of(closure);
   adam_step<torch::optim::AdamWOptions, torch::optim::AdamWParamState>(*this, "FusedAdamW", true);
-  return loss;
-}
-
-Tensor Lamb::step(LossClosure closure) {
-  const Tensor loss = loss_of(closure);
-  using Options = torch::optim::AdamWOptions;
-  using State = torch::optim::AdamWParamState;
-  for_parameters<Options, State>(
-      *this, "Lamb", false, make_adam_state<Options, State>,
-      [](const Options& options, Tensor& parameter, const Tensor& gradient, State& state) {
-        if (options.amsgrad()) fail_usage("Lamb: amsgrad is not supported");
-        const train::AdamStep step = next_adam_step(options, parameter, state);
-        Tensor direction = torch::empty_like(parameter, torch::MemoryFormat::Preserve);
-        AT_DISPATCH_FLOATING_TYPES(parameter.scalar_type(), "Lamb", [&] {
-          const train::AdamArrays<scalar_t> arrays{data<scalar_t>(parameter), data<scalar_t>(gradient),
-                                                   data<scalar_t>(state.exp_avg()),
-                                                   data<scalar_t>(state.exp_avg_sq()), nullptr};
-          for_elements(parameter, [&](std::int64_t first, std::int64_t end) {
-            train::lamb_direction(arrays, data<scalar_t>(direction), first, end, step);
-          });
-        });
-        double trust = 1;
-        if (options.weight_decay() != 0) {
-          const double length = parameter.norm().item<double>();
-          const double step_length = direction.norm().item<double>();
-          if (length > 0 && step_length > 0) trust = length / step_length;
-        }
-        parameter.add_(direction, -options.lr() * trust);
-      });
   return loss;
 }
 

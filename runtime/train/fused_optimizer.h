@@ -6,7 +6,7 @@
 //   lockstep::FusedAdamW optimizer(lockstep::decay_groups(*model, options));
 //
 // Parameters are dense tensors of float or double; step() throws UsageError for others. On a device they may also be of
-// half types, and LibTorch's own fused or foreach kernels make the step (not Lamb's, which is for host memory only).
+// half types, and LibTorch's own fused or foreach kernels make the step.
 //
 // Threads: the training thread. step() computes on LibTorch's threads, or in the device's current stream.
 #pragma once
@@ -39,16 +39,6 @@ class FusedAdam : public torch::optim::Adam {
 };
 
 class FusedAdamW : public torch::optim::AdamW {
- public:
-  using AdamW::AdamW;
-  torch::Tensor step(LossClosure closure = nullptr) override;
-};
-
-/// LAMB (You et al. 2020), for large batches: Adam with decoupled weight decay, with each parameter's step
-/// scaled to the parameter's norm times the learning rate. Parameters without weight decay (biases and norms, with
-/// decay_groups()) make Adam's step, unscaled, as in NVIDIA's apex. Options and state are AdamW's; amsgrad is refused.
-/// It needs whole parameters: do not use it within DistributedOptimizer.
-class Lamb : public torch::optim::AdamW {
  public:
   using AdamW::AdamW;
   torch::Tensor step(LossClosure closure = nullptr) override;

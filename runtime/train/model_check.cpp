@@ -1,4 +1,7 @@
+#include <cmath>
+
 #include "common/error.h"
+#include "common/process.h"
 #include "runtime/ddp/model_faults.h"
 #include "runtime/train/debug.h"
 #include "runtime/train/rehearsal.h"
@@ -14,6 +17,12 @@ ModelFindings check_model(const torch::nn::Module& module, const std::function<t
   if (!loss.defined() || !loss.requires_grad())
     fail_usage("check_model: the loss does not depend on any trained parameter; return the loss of a batch");
   return observed.findings({loss}, options);
+}
+
+void check_loss(const World& world, double loss, std::int64_t step) {
+  if (std::isfinite(loss)) return;
+  fail("the loss is {} in step {} on {}: lower the learning rate or clip gradients", loss, step,
+       rank_name(world.rank(), world.node_name()));
 }
 
 }  // namespace lockstep

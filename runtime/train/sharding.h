@@ -39,7 +39,6 @@ class ShardingHook : public CommHook {
   CommFuture start(GradBucket& bucket, comm::Communicator& communicator) override;
   void buckets_changed() override { next_.clear(); }
   bool moves_parameters() const override { return true; }
-  bool uses_result_dropped() const override { return false; }
   std::string refuses_join() const override {
     return "a rank without data cannot take part in DistributedOptimizer's step(); average by count and call skip(), or use one of LibTorch's optimizers";
   }

@@ -30,7 +30,6 @@ struct ncclComm {
   std::thread work;  // the start, the split or the end
   int splits = 0;
   bool finalized = false;
-  std::vector<lockstep::simulated::Reduction> reductions;
   lockstep::simulated::OperationPtr last;  // collectives run in the order of the calls
 
   // A collective that has not been launched on the caller's stream yet.
@@ -129,7 +128,6 @@ struct Collective {
   std::size_t result_bytes = 0;
   std::function<void(std::size_t offset, std::size_t size, const Channel::Parts& parts, std::byte* result)>
       take;
-  const void* scalar = nullptr;  // of the reduction, in the device's memory
 };
 
 void check_place(const Collective& call, const void* memory, const Label& label) {
@@ -172,11 +170,6 @@ ncclResult_t queue(const Collective& call) {
     check_place(call, call.result, label);
     ranges.push_back({static_cast<const std::byte*>(call.result), call.result_bytes, true});
   }
-  if (call.scalar != nullptr) {
-    check_place(call, call.scalar, label);
-    ranges.push_back({static_cast<const std::byte*>(call.scalar),
-                      size_of(static_cast<ncclDataType_t>(call.request.type)), false});
-  }
   auto sent = std::make_shared<std::vector<std::byte>>();
   const auto begin = [&simulator, call, sent] {
     if (call.send == nullptr) return;
@@ -216,15 +209,7 @@ ncclResult_t submit(Collective call) {
 
 Reduction reduction_of(const ncclComm* comm, ncclRedOp_t op) {
   if (op == ncclAvg) return {ncclSum, true, 1.0 / comm->size};
-  if (op < ncclNumOps) return {op, false, 1};
-  return comm->reductions.at(static_cast<std::size_t>(op - ncclNumOps));
-}
-
-// When the operation runs.
-Reduction with_scale(Reduction reduction, ncclDataType_t type) {
-  if (reduction.scalar != nullptr)
-    reduction.scale = number_at(Simulator::get().reachable(reduction.scalar), type);
-  return reduction;
+  return {op, false, 1};
 }
 
 void end(ncclComm* comm) {
@@ -338,24 +323,6 @@ const char* ncclGetLastError(ncclComm_t) {
   return last_error.c_str();
 }
 
-ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t* op, void* scalar, ncclDataType_t type,
-                                      ncclScalarResidence_t residence, ncclComm_t comm) {
-  if (const ncclResult_t ready = check_ready(comm); ready != ncclSuccess) return ready;
-  if (residence == ncclScalarDevice) {
-    comm->reductions.push_back({ncclSum, true, 1, scalar});
-  } else {
-    comm->reductions.push_back({ncclSum, true, number_at(scalar, type)});
-  }
-  *op = static_cast<ncclRedOp_t>(ncclNumOps + static_cast<int>(comm->reductions.size()) - 1);
-  return ncclSuccess;
-}
-
-ncclResult_t ncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm) {
-  const auto index = static_cast<std::size_t>(op - ncclNumOps);
-  return op >= ncclNumOps && index < comm->reductions.size() ? ncclSuccess
-                                                             : fail(ncclInvalidArgument, "unknown reduction");
-}
-
 ncclResult_t ncclAllReduce(const void* send, void* result, std::size_t count, ncclDataType_t type,
                            ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
   const std::size_t bytes = count * size_of(type);
@@ -370,9 +337,8 @@ ncclResult_t ncclAllReduce(const void* send, void* result, std::size_t count, nc
        result,
        bytes,
        [type, reduction](std::size_t offset, std::size_t size, const Channel::Parts& parts, std::byte* to) {
-         reduce(type, with_scale(reduction, type), parts, 0, to + offset, size / size_of(type));
-       },
-       reduction.scalar});
+         reduce(type, reduction, parts, 0, to + offset, size / size_of(type));
+       }});
 }
 
 ncclResult_t ncclBroadcast(const void* send, void* result, std::size_t count, ncclDataType_t type, int root,
@@ -429,10 +395,9 @@ ncclResult_t ncclReduceScatter(const void* send, void* result, std::size_t count
                    const std::size_t from = std::max(offset, own);
                    const std::size_t until = std::min(offset + size, own + bytes);
                    if (from >= until) return;
-                   reduce(type, with_scale(reduction, type), parts, from - offset, to + (from - own),
+                   reduce(type, reduction, parts, from - offset, to + (from - own),
                           (until - from) / size_of(type));
-                 },
-                 reduction.scalar});
+                 }});
 }
 
 ncclResult_t ncclGroupStart() {

@@ -15,12 +15,11 @@
 
 namespace lockstep::simulated {
 
-/// What ncclRedOp_t stands for. A scaled sum multiplies each element first.
+/// What ncclRedOp_t stands for. An average multiplies each element first.
 struct Reduction {
   ncclRedOp_t op = ncclSum;
   bool scaled = false;
   double scale = 1;
-  const void* scalar = nullptr;  // the scale in the device's memory, to be read when the operation runs
 };
 
 inline std::size_t size_of(ncclDataType_t type) {
@@ -82,16 +81,6 @@ void reduce_as(const Reduction& reduction, const std::vector<const std::byte*>& 
     }
     std::memcpy(result + i * sizeof(T), &total, sizeof(T));
   }
-}
-
-inline double number_at(const void* scalar, ncclDataType_t type) {
-  const auto read = [&]<typename T>(T value) {
-    std::memcpy(&value, scalar, sizeof value);
-    return static_cast<double>(Arithmetic<T>::load(value));
-  };
-  if (type == ncclFloat64) return read(double{});
-  if (type == ncclFloat32) return read(float{});
-  return type == ncclBfloat16 ? read(comm::Bf16{}) : read(comm::F16{});
 }
 
 /// Reduces `count` elements that begin `offset` bytes after each part. False for a type that NCCL's users here do not

@@ -132,9 +132,8 @@ class Step {
       simulated::learn_from_other_threads();  // those that had a share
       simulated::access_from_host(data, 4, true, "the owner, which uses its memory again");
     });
-    const double scale = 2;
     const auto half = communicator().allocate(8);
-    communicator().all_reduce({half.get(), 2, DataType::f32}, "scaled", {.scale = &scale});
+    communicator().all_reduce({half.get(), 2, DataType::f32}, "summed");
     communicator().all_reduce(
         {memory.get(), 4, DataType::u8}, "with an owner",
         {.then = [&memory] { simulated::access_from_host(memory.get(), 4, false, "`then`"); },

@@ -1,4 +1,4 @@
-// Sparse gradients and DistributedOptimizer on a device give the results of one process on the CPU.
+// DistributedOptimizer on a device gives the results of one process on the CPU.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -17,62 +17,6 @@ class Parity : public ::testing::Test {
   void TearDown() override { EXPECT_THAT(simulated::take_findings(), IsEmpty()); }
   static torch::Device device() { return device_for_tests(world().local_rank()); }
 };
-
-struct WordsImpl : torch::nn::Module {
-  explicit WordsImpl(bool sparse) {
-    words = register_module("words", torch::nn::Embedding(torch::nn::EmbeddingOptions(30, 6).sparse(sparse)));
-    layer = register_module("layer", torch::nn::Linear(6, 6));
-    to(torch::kDouble);
-  }
-  torch::Tensor forward(const torch::Tensor& ids) { return layer(torch::tanh(words(ids))); }
-  torch::nn::Embedding words = nullptr;
-  torch::nn::Linear layer = nullptr;
-};
-TORCH_MODULE(Words);
-
-// Ranks have different rows, some of them twice; the last rank has none in the second step.
-torch::Tensor ids_of(int rank, int step) {
-  std::vector<std::int64_t> ids;
-  for (int i = 0; i < 4 + rank; ++i) ids.push_back((rank * 7 + step * 3 + i * i) % 30);
-  return torch::tensor(ids, torch::kLong);
-}
-
-TEST_F(Parity, SparseGradientsAreThoseOfOneProcess) {
-  Words net(true);
-  Words alone(false);
-  net->to(device());
-  DistributedDataParallel ddp(net, world(), small_buckets());
-  for (std::size_t i = 0; i < alone->parameters().size(); ++i)
-    alone->parameters()[i].set_data(net->parameters()[i].cpu());
-  const auto skips = [](int rank, int step) { return step == 1 && rank > 0 && rank == world().size() - 1; };
-  for (int step = 0; step < 4; ++step) {
-    auto whole = torch::zeros({}, torch::kDouble);
-    std::int64_t tokens = 0;
-    for (int rank = 0; rank < world().size(); ++rank) {
-      if (skips(rank, step)) continue;
-      whole = whole + alone(ids_of(rank, step)).square().sum();
-      tokens += ids_of(rank, step).numel();
-    }
-    if (skips(world().rank(), step)) {
-      ddp.skip();
-    } else {
-      const auto ids = ids_of(world().rank(), step);
-      ddp.backward(ddp(ids.to(device())).square().sum(), ids.numel());
-    }
-    (whole / static_cast<double>(tokens)).backward();
-    const auto gradient = net->words->weight.grad();
-    ASSERT_TRUE(gradient.is_sparse());
-    EXPECT_LT(gradient._nnz(), 30) << "rows that no rank used are not sent";
-    auto dense = torch::zeros({30, 6}, torch::kDouble);
-    dense.index_add_(0, gradient._indices()[0].cpu(), gradient._values().cpu());
-    EXPECT_TRUE(torch::allclose(dense, alone->words->weight.grad(), 1e-12, 1e-14)) << step;
-    EXPECT_TRUE(same_bits_everywhere(dense));
-    EXPECT_TRUE(torch::allclose(net->layer->weight.grad().cpu(), alone->layer->weight.grad(), 1e-12, 1e-14))
-        << step;
-    set_gradients_to_none(*net);
-    alone->zero_grad();
-  }
-}
 
 TEST_F(Parity, TheCheckOfAModelNamesProductsOfFloatsWithoutTf32) {
   const auto said = [](torch::ScalarType type, const char* precision) {

@@ -53,7 +53,7 @@ extern lockstep::data::PlanOptions plan;
 extern lockstep::data::Loader &loader, &held_out;
 extern lockstep::data::Batch batch;
 extern std::uint64_t epochs;
-extern std::int64_t step, steps_per_epoch, tokens, tokens_of_this_rank;
+extern std::int64_t step, steps_per_epoch, tokens;
 extern std::vector<std::vector<std::vector<std::uint16_t>>> documents;
 
 // Batches of another loader, such as torch::data.

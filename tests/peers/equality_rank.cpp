@@ -59,7 +59,7 @@ std::vector<std::pair<std::string, torch::Tensor>> state_of(const torch::nn::Mod
 Tensors make_data() {
   torch::manual_seed(10);
   Tensors data;
-  for (const auto& [name, tensor] : state_of(*Model(false))) {
+  for (const auto& [name, tensor] : state_of(*Model())) {
     data.insert("weight/" + name, tensor.detach().clone());
   }
   for (const char* name : {"tokens", "targets"}) {
@@ -92,13 +92,6 @@ void register_hook(DistributedDataParallelBase& ddp, const json& of) {
   const std::string hook = of.value("hook", "");
   if (hook == "fp16") ddp.register_comm_hook(fp16_compress_hook());
   if (hook == "bf16") ddp.register_comm_hook(bf16_compress_hook());
-  if (hook == "power_sgd") {
-    PowerSgdOptions options;
-    options.matrix_approximation_rank = of.value("matrix_approximation_rank", 1);
-    options.start_power_sgd_iter = of.at("start_power_sgd_iter");
-    options.min_compression_rate = of.value("min_compression_rate", 2.0);
-    ddp.register_comm_hook(power_sgd_hook(options));
-  }
 }
 
 void zero_gradients(const torch::nn::Module& module, bool to_none) {
@@ -114,7 +107,7 @@ void zero_gradients(const torch::nn::Module& module, bool to_none) {
 
 void run_case(World& world, const json& of, const Tensors& data, Tensors& results) {
   const std::string prefix = of.at("name").get<std::string>() + "/";
-  Model model(of.value("sparse", false));
+  Model model;
   {
     const torch::NoGradGuard no_grad;
     for (auto& [name, tensor] : state_of(*model)) tensor.copy_(data.at("weight/" + name));
@@ -153,8 +146,7 @@ void run_case(World& world, const json& of, const Tensors& data, Tensors& result
       for (const auto& item : model->named_parameters()) {
         if (!item.value().grad().defined()) continue;
         const auto gradient = item.value().grad().detach();
-        results.insert(fmt::format("{}gradient/{}/{}", prefix, step, item.key()),
-                       gradient.is_sparse() ? gradient.to_dense() : gradient.clone());
+        results.insert(fmt::format("{}gradient/{}/{}", prefix, step, item.key()), gradient.clone());
       }
       if ((step + 1) % sync_every == 0) {
         optimizer.step();

@@ -12,7 +12,6 @@ import torch
 import torch.distributed as dist
 from model import VOCABULARY, Model, loss_of
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
-from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as power_sgd
 from torch.nn.parallel import DistributedDataParallel
 
 ITERATIONS, MAX_RANKS, SEQUENCES, LENGTH = 12, 4, 3, 5
@@ -21,7 +20,7 @@ ITERATIONS, MAX_RANKS, SEQUENCES, LENGTH = 12, 4, 3, 5
 def make_data():
     """The input of both sides: initial weights, and tokens and targets of each iteration and rank."""
     torch.manual_seed(20)
-    data = {"weight/" + name: tensor.detach().clone() for name, tensor in Model(False).state_dict().items()}
+    data = {"weight/" + name: tensor.detach().clone() for name, tensor in Model().state_dict().items()}
     shape = (ITERATIONS, MAX_RANKS, SEQUENCES, LENGTH)
     for name in ("tokens", "targets"):
         data[name] = torch.randint(VOCABULARY, shape)
@@ -51,21 +50,13 @@ def register_hook(ddp, case):
         ddp.register_comm_hook(None, default_hooks.fp16_compress_hook)
     elif hook == "bf16":
         ddp.register_comm_hook(None, bf16_through_f32)
-    elif hook == "power_sgd":
-        state = power_sgd.PowerSGDState(
-            None,
-            matrix_approximation_rank=case.get("matrix_approximation_rank", 1),
-            start_powerSGD_iter=case["start_power_sgd_iter"],
-            min_compression_rate=case.get("min_compression_rate", 2),
-        )
-        ddp.register_comm_hook(state, power_sgd.powerSGD_hook)
 
 
 def run_case(case, data, rank, ranks):
     results = {}
     # PyTorch has no option for it; DistributedDataParallel reads this when it is made.
     dist._DEFAULT_FIRST_BUCKET_BYTES = case.get("first_bucket_bytes", 1024 * 1024)
-    model = Model(case.get("sparse", False))
+    model = Model()
     model.load_state_dict({name[7:]: tensor for name, tensor in data.items() if name.startswith("weight/")})
     model.train(case.get("training", True))
     ddp = DistributedDataParallel(
@@ -97,7 +88,7 @@ def run_case(case, data, rank, ranks):
                 iteration += 1
             for name, parameter in model.named_parameters():
                 if parameter.grad is not None:
-                    results[f"gradient/{step}/{name}"] = parameter.grad.detach().to_dense().clone()
+                    results[f"gradient/{step}/{name}"] = parameter.grad.detach().clone()
             if (step + 1) % case.get("sync_every", 1) == 0:
                 optimizer.step()
                 optimizer.zero_grad(set_to_none=case.get("zero", "zero") == "none")

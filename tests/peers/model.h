@@ -29,12 +29,10 @@ struct AttentionImpl : torch::nn::Module {
 TORCH_MODULE(Attention);
 
 struct ModelImpl : torch::nn::Module {
-  explicit ModelImpl(bool sparse) {
-    using torch::nn::EmbeddingOptions;
+  ModelImpl() {
     using torch::nn::Linear;
     embedding = register_module("embedding", torch::nn::Embedding(kVocabulary, kWidth));
-    extra =
-        register_module("extra", torch::nn::Embedding(EmbeddingOptions(kVocabulary, kWidth).sparse(sparse)));
+    extra = register_module("extra", torch::nn::Embedding(kVocabulary, kWidth));
     attention = register_module("attention", Attention());
     norm = register_module("norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({kWidth})));
     batch_norm = register_module("batch_norm", torch::nn::BatchNorm1d(kWidth));
@@ -52,8 +50,6 @@ struct ModelImpl : torch::nn::Module {
 
   /// Returns logits; `with_left` and `with_right` select the branches.
   torch::Tensor forward(const torch::Tensor& tokens, bool with_left, bool with_right) {
-    // The factor gives `extra` its own gradient. PyTorch's DistributedDataParallel divides sparse gradients
-    // in place, and would divide the gradient of `embedding` too if both shared their values.
     auto hidden = embedding(tokens) + extra(tokens) * 0.5;
     hidden = norm(hidden + attention(hidden));
     hidden = norm(hidden + attention(hidden));  // the module is called twice

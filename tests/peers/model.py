@@ -23,10 +23,10 @@ class Attention(nn.Module):
 
 
 class Model(nn.Module):
-    def __init__(self, sparse):
+    def __init__(self):
         super().__init__()
         self.embedding = nn.Embedding(VOCABULARY, WIDTH)
-        self.extra = nn.Embedding(VOCABULARY, WIDTH, sparse=sparse)
+        self.extra = nn.Embedding(VOCABULARY, WIDTH)
         self.attention = Attention()
         self.norm = nn.LayerNorm(WIDTH)
         self.batch_norm = nn.BatchNorm1d(WIDTH)

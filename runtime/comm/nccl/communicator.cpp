@@ -1,12 +1,7 @@
 #include "runtime/comm/nccl/communicator.h"
 
-#include <array>
-#include <cstddef>
-#include <cstring>
-
 #include "common/error.h"
 #include "runtime/comm/failure.h"
-#include "runtime/comm/half.h"
 #include "runtime/comm/mpi/session.h"
 #include "runtime/comm/nccl/session.h"
 #include "runtime/comm/nccl/watchdog.h"
@@ -34,90 +29,30 @@ ncclDataType_t type_of(DataType type) {
   fail("NCCL does not have this element type");
 }
 
-// A factor, stored as one element of the type.
-struct Scalar {
-  alignas(8) std::array<std::byte, 8> bytes{};
-
-  template <typename T>
-  explicit Scalar(T value) {
-    std::memcpy(bytes.data(), &value, sizeof value);
-  }
-};
-
-Scalar to_scalar(double factor, DataType type) {
-  if (type == DataType::f64) return Scalar(factor);
-  const auto single = static_cast<float>(factor);
-  if (type == DataType::f32) return Scalar(single);
-  const bool brain = type == DataType::bf16;
-  const float held = brain ? to_float(to_bf16(single)) : to_float(to_f16(single));
-  if (static_cast<double>(held) != factor) {
-    fail_usage(
-        "NCCL cannot scale {} elements by {}, because {} does not hold this number exactly: reduce without a scale and multiply the result",
-        name_of(type), factor, name_of(type));
-  }
-  return brain ? Scalar(to_bf16(single)) : Scalar(to_f16(single));
-}
-
 bool is_floating(DataType type) {
   return type == DataType::f32 || type == DataType::f64 || type == DataType::bf16 || type == DataType::f16;
 }
 
 // The NCCL reduction for `options`.
-class Reduction {
- public:
-  Reduction(Session& session, const ReduceOptions& options, DataType type, int ranks) : session_(session) {
-    const bool average = options.op == ReduceOp::average;
-    if ((average || options.scale != nullptr || options.device_scale != nullptr) && !is_floating(type)) {
-      fail_usage("{} elements can be neither averaged nor scaled", name_of(type));
-    }
-    switch (options.op) {
-      case ReduceOp::max:
-        op_ = ncclMax;
-        break;
-      case ReduceOp::min:
-        op_ = ncclMin;
-        break;
-      case ReduceOp::bit_or:
-        fail_usage("NCCL does not support bit_or: use max, or reduce in host memory");
-      case ReduceOp::sum_or_max:
-        fail_usage("NCCL does not support sum_or_max: reduce in host memory");
-      case ReduceOp::sum:
-      case ReduceOp::average:
-        op_ = ncclSum;
-        break;
-    }
-    if (options.device_scale != nullptr) {
-      if (options.op != ReduceOp::sum) fail_usage("NCCL supports a scale on the device only with sum");
-      multiply_by(const_cast<void*>(options.device_scale), ncclScalarDevice, type);
-      return;
-    }
-    if (options.scale == nullptr) {
-      if (average) op_ = ncclAvg;
-      return;
-    }
-    if (op_ != ncclSum) fail_usage("NCCL supports a scale only with sum and average");
-    Scalar scalar = to_scalar(*options.scale / (average ? ranks : 1), type);
-    multiply_by(&scalar, ncclScalarHostImmediate, type);
+ncclRedOp_t reduction_of(const ReduceOptions& options, DataType type) {
+  if (options.scale != nullptr) fail_usage("NCCL reduces without a scale: multiply the elements before");
+  switch (options.op) {
+    case ReduceOp::sum:
+      return ncclSum;
+    case ReduceOp::average:
+      if (!is_floating(type)) fail_usage("{} elements cannot be averaged", name_of(type));
+      return ncclAvg;
+    case ReduceOp::max:
+      return ncclMax;
+    case ReduceOp::min:
+      return ncclMin;
+    case ReduceOp::bit_or:
+      fail_usage("NCCL does not support bit_or: use max, or reduce in host memory");
+    case ReduceOp::sum_or_max:
+      fail_usage("NCCL does not support sum_or_max: reduce in host memory");
   }
-  ~Reduction() {
-    if (made_) ncclRedOpDestroy(op_, session_.get());
-  }
-  Reduction(const Reduction&) = delete;
-  Reduction& operator=(const Reduction&) = delete;
-
-  ncclRedOp_t get() const { return op_; }
-
- private:
-  void multiply_by(void* scalar, ncclScalarResidence_t where, DataType type) {
-    session_.settle(ncclRedOpCreatePreMulSum(&op_, scalar, type_of(type), where, session_.get()),
-                    "ncclRedOpCreatePreMulSum");
-    made_ = true;
-  }
-
-  Session& session_;
-  ncclRedOp_t op_ = ncclSum;
-  bool made_ = false;
-};
+  fail("NCCL does not have this reduction");
+}
 
 class NcclCommunicator : public Communicator {
  public:
@@ -146,9 +81,8 @@ class NcclCommunicator : public Communicator {
 
   WorkHandle all_reduce(Buffer buffer, std::string_view label, ReduceOptions options) override {
     return launch(describe("all_reduce", label, buffer.bytes()), options, [&](cudaStream_t stream) {
-      const Reduction reduction(*session_, options, buffer.type, size());
-      settle(ncclAllReduce(buffer.data, buffer.data, buffer.count, type_of(buffer.type), reduction.get(),
-                           session_->get(), stream),
+      settle(ncclAllReduce(buffer.data, buffer.data, buffer.count, type_of(buffer.type),
+                           reduction_of(options, buffer.type), session_->get(), stream),
              "ncclAllReduce");
     });
   }
@@ -170,9 +104,8 @@ class NcclCommunicator : public Communicator {
 
   WorkHandle reduce_scatter(void* all, Buffer mine, std::string_view label, ReduceOptions options) override {
     return launch(describe("reduce_scatter", label, mine.bytes()), options, [&](cudaStream_t stream) {
-      const Reduction reduction(*session_, options, mine.type, size());
-      settle(ncclReduceScatter(all, mine.data, mine.count, type_of(mine.type), reduction.get(),
-                               session_->get(), stream),
+      settle(ncclReduceScatter(all, mine.data, mine.count, type_of(mine.type),
+                               reduction_of(options, mine.type), session_->get(), stream),
              "ncclReduceScatter");
     });
   }

@@ -8,10 +8,7 @@
 // - NCCL sums each element in one place and distributes the result, so all ranks get the same bits. NCCL
 //   chooses the order of a sum from the number of ranks, the size and the links between the devices, so a
 //   second run may give other bits. Halves are rounded at each step of a sum.
-// - `scale` is read when the operation is called, `device_scale` when it runs. Elements are multiplied before they are
-//   summed.
-// - Refused: bit_or, sum_or_max, a scale on max and min, and a scale that a half type cannot hold exactly (an average of
-//   halves uses 1/size rounded to the type).
+// - Refused: bit_or, sum_or_max and a scale.
 // - `then` is called on a thread of this communicator, within a millisecond after the end; the next operation
 //   may have begun.
 // - Every call makes the device current for the calling thread, and leaves it so.

@@ -174,7 +174,7 @@ HostBatch BatchBuilder::build(const MicroBatch& micro_batch, int worker) {
   batch.step = static_cast<std::int64_t>(micro_batch.step_of_epoch());
   batch.last_of_step = micro_batch.last_of_step();
   batch.empty = samples.empty();
-  const PlanOptions& plan = micro_batch.block->block.plan.options();  // each range of a mixture has its own
+  const PlanOptions& plan = micro_batch.block->block.plan.options();
   const Target target = allocate(host, samples, plan);
   const bool padded = plan.padded;
 
@@ -194,8 +194,6 @@ HostBatch BatchBuilder::build(const MicroBatch& micro_batch, int worker) {
     });
     const std::size_t row = padded ? target.row : length;
     host.bytes_read += planned * static_cast<std::size_t>(reader_.token_bytes());
-    host.work_tokens += static_cast<double>(row);
-    host.work_squares += static_cast<double>(row) * static_cast<double>(row);
     if (target.positions != nullptr) count_up({target.positions + at, row});
     if (padded) {
       std::fill(target.tokens + at + length, target.tokens + at + row, options_.padding_token);

@@ -19,9 +19,6 @@ struct HostBatch {
   std::shared_ptr<BatchBuffer> buffer;
   std::size_t used = 0;        ///< bytes used of the buffer
   std::size_t bytes_read = 0;  ///< bytes of packed samples
-  // The work of computing it, with padding: sums over the samples of tokens and of tokens squared.
-  double work_tokens = 0;
-  double work_squares = 0;
 };
 
 class HostBatchBuilder {

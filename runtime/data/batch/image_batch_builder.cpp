@@ -233,7 +233,6 @@ HostBatch ImageBatchBuilder::build(const MicroBatch& micro_batch, int worker) {
     fmt::print(stderr, "lockstep: {}\n", *found);
   batch.max_length = batch.empty ? 0 : 1;
   batch.token_count = batch.loss_tokens = count;
-  host.work_tokens = host.work_squares = static_cast<double>(count);
   return host;
 }
 

@@ -25,15 +25,6 @@ BlockwisePlanner::BlockwisePlanner(const LengthSource& source, const PlanOptions
 
 BlockwisePlanner::~BlockwisePlanner() = default;
 
-void BlockwisePlanner::change(const Cost& cost, const std::vector<double>& speeds) {
-  PlanOptions changed = options_;
-  changed.cost = cost;
-  changed.speeds = speeds;
-  check_options(changed);
-  options_ = std::move(changed);
-  packer_ = std::make_unique<StepPacker>(options_);
-}
-
 void BlockwisePlanner::expect_same_order(const PlanState& state, const char* order_options) const {
   if (state.data != state_.data) {
     fail("cannot resume: the state belongs to other data ({}) than this run ({})", state.data, state_.data);

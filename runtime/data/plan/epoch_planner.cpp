@@ -35,7 +35,6 @@ struct EpochPlanner::Pool {
 EpochPlanner::EpochPlanner(const LengthSource& source, const PlanOptions& options)
     : BlockwisePlanner(source, options),
       pool_(new Pool{EpochOrder(source.size(), options.order, options.seed, options.epoch)}) {
-  if (options.longest > 0) fail_usage("only a mixture's ranges can limit the length of samples");
   state_.order = order_fingerprint();
 }
 

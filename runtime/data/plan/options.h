@@ -49,17 +49,6 @@ struct Cost {
   }
 };
 
-/// A cost that was fitted to measured steps.
-struct FittedCost {
-  Cost cost;                 ///< seconds per token, and per token squared
-  double fixed = 0;          ///< seconds of a step, for any samples
-  double error = 0;          ///< relative error: median of |measured - fitted| / measured
-  double error_a = 0;        ///< standard error of cost.a
-  double error_b = 0;        ///< standard error of cost.b
-  std::size_t steps = 0;     ///< number of steps used
-  std::size_t outliers = 0;  ///< steps with a weight below one half
-};
-
 /// The order in which an epoch takes the samples.
 enum class Order {
   shuffled,    ///< by seed and epoch (order/order.h)
@@ -110,20 +99,14 @@ struct PlanOptions {
   std::vector<double> speeds = {};
   TooLong too_long = TooLong::refuse;
   Tail tail = Tail::fill;
-  /// The maximum number of tokens of a sample that are planned; 0: all. Only a mixture's ranges set it.
-  std::uint64_t longest = 0;
 };
 
 // A mixture trains on several data sets together. Each has a weight: its share of the tokens. Each data set
 // is used epoch by epoch, in a new order every time, and every sample appears once in each epoch of its
 // data set; so a small data set with a large weight is repeated more often than a large one. A mixture is
-// one run of a given number of optimizer steps, all of them full. Weights and the longest sample may change
-// from step to step (a curriculum).
+// one run of a given number of optimizer steps, all of them full.
 //
-//   Mixture mixture{.parts = {{"web", web_samples}, {"books", book_samples}},
-//                   .ranges = {{.first_step = 0, .weights = {0.9, 0.1}, .longest = 512},
-//                              {.first_step = 2000, .weights = {0.6, 0.4}}},
-//                   .steps = 10000};
+//   Mixture mixture{.parts = {{"web", web_samples}, {"books", book_samples}}, .weights = {0.9, 0.1}, .steps = 10000};
 
 /// One of the data sets: consecutive samples of the source, after those of the parts before it.
 struct MixturePart {
@@ -131,26 +114,13 @@ struct MixturePart {
   std::size_t samples = 0;
 };
 
-/// The steps from `first_step` to the next range.
-struct MixtureRange {
-  std::uint64_t first_step = 0;
-  /// One number for each part, in any unit; 0: the range uses no sample of it.
-  std::vector<double> weights;
-  /// Longer samples are cut to their first `longest` tokens; 0: not cut.
-  std::uint64_t longest = 0;
-};
-
 struct Mixture {
   std::vector<MixturePart> parts;
-  std::vector<MixtureRange> ranges;  ///< the first one from step 0
-  std::uint64_t steps = 0;           ///< of the whole run; a resumed run may have more than before
+  std::vector<double> weights;  ///< one for each part, above 0, in any unit
+  std::uint64_t steps = 0;      ///< of the whole run; a resumed run may have more than before
 
   /// The samples of all parts.
   std::size_t samples() const;
-  /// The range that contains the step.
-  std::size_t range_of(std::uint64_t step) const;
-  /// The first step after the range.
-  std::uint64_t end_of(std::size_t range) const;
 };
 
 /// How much of a part is used.
@@ -177,15 +147,8 @@ std::uint64_t step_budget(const PlanOptions& options);
 /// `step_stretch` or its default.
 double step_stretch(const PlanOptions& options);
 
-/// The tokens of a sample that count: all, or the first `longest`.
-inline std::uint32_t length_in_range(std::uint32_t length, const PlanOptions& options) {
-  return options.longest > 0 && length > options.longest ? static_cast<std::uint32_t>(options.longest)
-                                                         : length;
-}
-
 /// The tokens that a plan uses of a sample (or of a piece of it) of `length` tokens.
 inline std::uint32_t planned_length(SampleId id, std::uint32_t length, const PlanOptions& options) {
-  length = length_in_range(length, options);
   const std::uint64_t begin = piece_of(id) * options.cap;
   if (options.too_long == TooLong::refuse || length <= begin) return length;
   return static_cast<std::uint32_t>(std::min<std::uint64_t>(options.cap, length - begin));

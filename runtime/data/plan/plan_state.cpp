@@ -10,15 +10,11 @@ namespace lockstep::data {
 namespace {
 
 constexpr std::uint64_t kStateVersion = 3;
-// Of a state without samples that were taken ahead, which older programs read too.
-constexpr std::uint64_t kVersionWithoutAhead = 2;
 
 PlanState read(const nlohmann::json& json) {
-  if (const auto version = json_member<std::uint64_t>(json, "version");
-      version != kStateVersion && version != kVersionWithoutAhead) {
-    fail("version {} cannot be read, this program reads version {}: {}", version, kStateVersion,
-         version < kStateVersion ? "begin the epoch again, or finish it with the program that wrote the state"
-                                 : "use a newer version of the program");
+  if (const auto version = json_member<std::uint64_t>(json, "version"); version != kStateVersion) {
+    fail("it has version {}, but this program reads version {}: use the version of Lockstep that wrote it",
+         version, kStateVersion);
   }
   PlanState state{.data = json_member<std::string>(json, "data"),
                   .order = json_member<std::string>(json, "order"),
@@ -41,13 +37,8 @@ PlanState read(const nlohmann::json& json) {
 
 void to_json(nlohmann::json& json, const PlanState& state) {
   const PlanPosition& position = state.position;
-  const bool ahead = !position.ahead.empty() || (position.mixture && !position.mixture->waiting.empty());
-  json = {{"version", ahead ? kStateVersion : kVersionWithoutAhead},
-          {"data", state.data},
-          {"order", state.order},
-          {"steps", state.steps},
-          {"block", position.block},
-          {"used", position.used}};
+  json = {{"version", kStateVersion}, {"data", state.data},      {"order", state.order},
+          {"steps", state.steps},     {"block", position.block}, {"used", position.used}};
   if (!position.ahead.empty()) json["ahead"] = position.ahead;
   if (!position.mixture) return;
   const MixturePosition& mixture = *position.mixture;

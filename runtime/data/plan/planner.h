@@ -224,7 +224,7 @@ namespace lockstep::data {
 struct MixturePosition {
   std::vector<std::uint64_t> drawn;   ///< samples drawn so far, in all epochs
   std::vector<std::uint64_t> piece;   ///< next piece of the last of these samples; 0: it is complete
-  std::vector<std::uint64_t> tokens;  ///< tokens drawn in the mixture's current range
+  std::vector<std::uint64_t> tokens;  ///< tokens drawn so far
   /// SampleIds of drawn samples that are in no step yet, because a step took later ones that fit. One list for all data
   /// sets, in the order in which they were drawn.
   std::vector<std::uint64_t> waiting = {};
@@ -287,9 +287,6 @@ class BlockwisePlanner {
   /// The state before the next block.
   const PlanState& state() const { return state_; }
 
-  /// Plans the following blocks with another cost and other speeds. Throws UsageError if one is wrong.
-  virtual void change(const Cost& cost, const std::vector<double>& speeds);
-
  protected:
   /// `source` must outlive the planner. Throws UsageError if an option is wrong.
   BlockwisePlanner(const LengthSource& source, const PlanOptions& options);
@@ -334,9 +331,8 @@ class EpochPlanner : public BlockwisePlanner {
 // Plans a mixture (Mixture) block by block. It draws samples one by one, each from the data set whose
 // share of the tokens is furthest below its weight, so that every step has nearly the shares that the
 // weights demand. As in an epoch, a step takes consecutive samples of this order, and if its tokens are a
-// promise also later ones that fit; those between them wait for the next steps, whatever their range. A block ends where
-// its range of steps ends: the other samples that were drawn for later steps are put back, and the next range draws
-// again. The pieces of a split sample are drawn one by one, each at a turn of its data set.
+// promise also later ones that fit; those between them wait for the next steps. When a block ends, the samples that were
+// drawn for later steps are put back. The pieces of a split sample are drawn one by one, each at a turn of its data set.
 //
 // Memory: a block of steps, and one block of samples of each data set.
 
@@ -363,13 +359,13 @@ class MixturePlanner final : public BlockwisePlanner {
  private:
   struct PartCursor;
   struct Drawn;
-  void begin_range();
+  void begin_block();
   void add_waiting();
   std::vector<PartCursor> cursors_at(const MixturePosition& position) const;
   void draw(std::size_t count);
   void draw_one();
   std::size_t part_furthest_below_weight() const;
-  std::uint32_t length_of(SampleId id, std::uint32_t whole, std::uint64_t piece,
+  std::uint32_t length_of(SampleId id, std::uint32_t length, std::uint64_t piece,
                           const std::string& part) const;
   void advance(std::size_t end);
   std::size_t part_of(SampleId id) const;

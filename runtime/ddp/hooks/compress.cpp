@@ -27,7 +27,6 @@ class CompressHook : public CommHook {
   }
 
   void buckets_changed() override { compressed_.clear(); }
-  bool uses_result_dropped() const override { return false; }
 
  private:
   static comm::ReduceOptions average() { return {.op = comm::ReduceOp::average}; }

@@ -10,7 +10,6 @@
 // Threads: as for CommHook.
 #pragma once
 
-#include <cstdint>
 #include <memory>
 
 #include "runtime/ddp/comm_hook.h"
@@ -19,36 +18,5 @@ namespace lockstep {
 
 std::shared_ptr<CommHook> fp16_compress_hook();
 std::shared_ptr<CommHook> bf16_compress_hook();
-
-// Sends gradients as products of two thin matrices (PowerSGD: Vogels, Karimireddy, Jaggi, NeurIPS 2019), as
-// PyTorch's powerSGD_hook does, with its names and defaults. A gradient M of n × m elements is sent as P (n ×
-// r) and Q (m × r): one step of the power iteration, started from the previous step's Q (warm start). The
-// error of the product is added to the next step's gradient (error feedback), so that nothing is lost in the
-// long run.
-//
-// Vectors (biases, norms), and matrices that would not get smaller, are sent uncompressed. So are the first
-// steps, when gradients are large and change fast.
-//
-// The errors, the Qs and the number of steps can be saved: checkpointer.add("hook", *hook).
-
-struct PowerSgdOptions {
-  /// r. A larger one is more exact and slower. Double it until the loss is as good as without compression.
-  std::int64_t matrix_approximation_rank = 1;
-
-  /// The number of uncompressed steps at the beginning.
-  std::int64_t start_power_sgd_iter = 1000;
-
-  /// A matrix is compressed if it becomes smaller by at least this factor.
-  double min_compression_rate = 2;
-
-  bool use_error_feedback = true;
-  bool warm_start = true;
-
-  /// The seed of the first Q; it must be the same on all ranks.
-  std::uint64_t random_seed = 0;
-};
-
-/// Throws UsageError for a rank below 1 or a negative number of steps.
-std::shared_ptr<CommHook> power_sgd_hook(const PowerSgdOptions& options = {});
 
 }  // namespace lockstep

@@ -1,12 +1,9 @@
 // Items that write themselves into a LibTorch archive, which is stored as bytes.
 
 #include <algorithm>
-#include <array>
-#include <charconv>
 #include <sstream>
 #include <utility>
 
-#include "common/error.h"
 #include "runtime/archive.h"
 #include "runtime/train/checkpoint/items.h"
 
@@ -14,48 +11,11 @@ namespace lockstep::checkpoint {
 namespace {
 
 constexpr const char* kArchive = "archive";
-// The types that objects had in checkpoints of earlier versions.
-constexpr std::array kEarlierTypes = {"text", "grad_scaler", "learning_rate", "reduce_on_plateau"};
 
 std::string bytes_of(torch::serialize::OutputArchive& archive) {
   std::ostringstream stream;
   archive.save_to(stream);
   return stream.str();
-}
-
-std::string text_in(const torch::Tensor& tensor) {
-  const torch::Tensor bytes = tensor.contiguous();
-  return {static_cast<const char*>(bytes.data_ptr()), bytes.nbytes()};
-}
-
-bool has_archive(const Section& section) {
-  return std::any_of(section.tensors.begin(), section.tensors.end(),
-                     [](const NamedTensor& tensor) { return tensor.name == kArchive; });
-}
-
-// The program may have set a locale with a decimal comma, which strtod() would expect.
-double number_of(const std::string& name, const std::string& text) {
-  double number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || end != text.data() + text.size())
-    fail("its '{}' is not a number: {}", name, text);
-  return number;
-}
-
-// Earlier versions stored a text as a tensor, and values as JSON with floating-point numbers as texts.
-std::string archive_of_earlier(const Section& section) {
-  torch::serialize::OutputArchive archive;
-  for (const auto& [name, value] : section.values.items()) {
-    if (value.is_string()) {
-      archive.write(name, number_of(name, value));
-    } else if (value.is_boolean()) {
-      archive.write(name, value.get<bool>());
-    } else {
-      archive.write(name, value.get<std::int64_t>());
-    }
-  }
-  for (const NamedTensor& text : section.tensors) archive.write("state", text_in(text.tensor));
-  return bytes_of(archive);
 }
 
 class ArchiveItem : public Item {
@@ -64,12 +24,7 @@ class ArchiveItem : public Item {
       : options_(std::move(options)), save_(std::move(save)), load_(std::move(load)) {}
 
   std::string type() const override { return options_.type; }
-  bool reads(const std::string& type) const override {
-    return type == options_.type ||
-           (options_.type == kObject &&
-            std::find(kEarlierTypes.begin(), kEarlierTypes.end(), type) != kEarlierTypes.end());
-  }
-  Kind kind() const override { return options_.kind; }
+  Kind kind() const override { return Kind::small; }
   Order order() const override { return options_.order; }
 
   Section save() override {
@@ -81,22 +36,12 @@ class ArchiveItem : public Item {
     return {.tensors = {{kArchive, tensor}}};
   }
 
-  void check(const std::vector<Section>& ranks) override {
-    if (options_.kind == Kind::per_rank) (void)tensor_in(ranks.at(0), kArchive);
-  }
-
-  std::vector<bool> needed(const std::vector<Section>& ranks) override {
-    std::vector<bool> needed(ranks.size());
-    needed[options_.rank % ranks.size()] = true;
-    return needed;
-  }
+  void check(const std::vector<Section>& /*ranks*/) override {}
 
   void load(const std::vector<Section>& ranks) override {
-    const Section& saved = ranks.at(options_.rank % ranks.size());
-    const std::string bytes =
-        has_archive(saved) ? text_in(tensor_in(saved, kArchive)) : archive_of_earlier(saved);
+    const torch::Tensor bytes = tensor_in(ranks.at(0), kArchive).contiguous();
     torch::serialize::InputArchive archive;
-    archive.load_from(bytes.data(), bytes.size());
+    archive.load_from(static_cast<const char*>(bytes.data_ptr()), bytes.nbytes());
     load_(archive);
   }
 

@@ -425,19 +425,8 @@ void Checkpointer::add(const std::string& name, DistributedOptimizerBase& optimi
   add_item(name, checkpoint::optimizer_item(optimizer));
 }
 
-void Checkpointer::add(const std::string& name, WeightAverage& average) {
-  add_item(name, checkpoint::average_item(average));
-}
-
 void Checkpointer::add(const std::string& name, LearningRate& learning_rate) {
   add_item(name, checkpoint::object_item(learning_rate, {.order = Item::Order::last}));
-}
-
-void Checkpointer::add(const std::string& name, CommHook& hook) {
-  add_item(name, checkpoint::object_item(hook, {.type = "hook",
-                                                .kind = Item::Kind::per_rank,
-                                                .order = Item::Order::tensors,
-                                                .rank = static_cast<std::size_t>(state_->world.rank())}));
 }
 
 void Checkpointer::add_value(const std::string& name,

@@ -40,11 +40,9 @@ namespace lockstep {
 namespace checkpoint {
 class Item;
 }
-class CommHook;
 class DistributedOptimizerBase;
 class FileSystem;
 class LearningRate;
-class WeightAverage;
 
 struct CheckpointerOptions {
   /// A folder on the node's own disk. A checkpoint is written there first, and then copied to the shared
@@ -64,7 +62,7 @@ struct CheckpointerOptions {
 template <typename Type>
 concept Persistent =
     !std::derived_from<Type, torch::nn::Module> && !std::derived_from<Type, torch::optim::Optimizer> &&
-    !std::derived_from<Type, DistributedOptimizerBase> && !std::derived_from<Type, CommHook> &&
+    !std::derived_from<Type, DistributedOptimizerBase> &&
     requires(Type & object, torch::serialize::OutputArchive& out, torch::serialize::InputArchive& in) {
   object.save(out);
   object.load(in);
@@ -105,17 +103,13 @@ class Checkpointer {
   }
   /// Exceptions, because they are too large for an archive, which would be a second copy in memory: their tensors are
   /// copied and written one by one, and compared before anything is loaded. Add modules before the optimizers of their
-  /// parameters. Throw UsageError for an optimizer whose state is not known (all but Adam, AdamW, SGD, RMSprop, Adagrad
-  /// and Lamb), and for one that has two parameters of the same name.
+  /// parameters. Throw UsageError for an optimizer whose state is not known (all but Adam, AdamW, SGD, RMSprop and
+  /// Adagrad), and for one that has two parameters of the same name.
   void add(const std::string& name, torch::nn::Module& module);
   void add(const std::string& name, torch::optim::Optimizer& optimizer);
   void add(const std::string& name, DistributedOptimizerBase& optimizer);
-  void add(const std::string& name, WeightAverage& average);
   /// An exception, because it is loaded after the optimizers, whose learning rates it then sets.
   void add(const std::string& name, LearningRate& learning_rate);
-  /// An exception, because each rank saves its own: the state that it keeps of its gradients, as power_sgd_hook(),
-  /// GradientNoiseScale and hooks of your own do.
-  void add(const std::string& name, CommHook& hook);
 
   /// Saves the state after `step` steps: copies it to memory, and begins to write it. Waits if the checkpoint
   /// before it is still being written from that memory. The time counts as the record's phase `checkpoint`.

@@ -201,7 +201,7 @@ void check_fit(const std::vector<NamedItem>& items, const std::map<std::string, 
   for (const auto& [name, item] : items) {
     const auto found = saved.find(name);
     if (found == saved.end()) fail("it has no '{}', which this program added", name);
-    if (!item->reads(found->second.type))
+    if (item->type() != found->second.type)
       fail("'{}' is of type {} in the checkpoint, but {} here", name, found->second.type, item->type());
     try {
       item->check(found->second.ranks);

@@ -16,7 +16,6 @@
 
 namespace lockstep {
 class DistributedOptimizerBase;
-class WeightAverage;
 }  // namespace lockstep
 
 namespace lockstep::checkpoint {
@@ -36,12 +35,9 @@ ItemPointer optimizer_item(DistributedOptimizerBase& optimizer);
 
 using SaveObject = std::function<void(torch::serialize::OutputArchive&)>;
 using LoadObject = std::function<void(torch::serialize::InputArchive&)>;
-inline constexpr const char* kObject = "object";
 struct ArchiveItemOptions {
-  std::string type = kObject;  ///< an object reads the types of earlier versions too
-  Item::Kind kind = Item::Kind::small;
+  std::string type = "object";
   Item::Order order = Item::Order::refusing;
-  std::size_t rank = 0;
 };
 /// An object that saves itself into an archive. `load` may refuse the archive.
 ItemPointer archive_item(SaveObject save, LoadObject load, ArchiveItemOptions options = {});
@@ -57,7 +53,6 @@ ItemPointer value_item(std::int64_t& value);
 ItemPointer value_item(double& value);
 ItemPointer value_item(std::string& value);
 ItemPointer value_item(torch::Tensor& tensor);
-ItemPointer average_item(WeightAverage& average);
 
 /// The states of this process's random generators: of the CPU, of each other device, and of the one that the modules
 /// are on.

@@ -60,7 +60,7 @@ Manifest manifest_from_text(std::string_view text) {
       throw Damaged("its manifest.json was modified: the checksum differs");
     return {.step = json.at("step"),
             .ranks = json.at("ranks"),
-            .training = json.value("training", ""),
+            .training = json.at("training"),
             .files = files_from_json(json.at("files"))};
   } catch (const nlohmann::json::exception&) {
     throw Damaged("its manifest.json is damaged");

@@ -33,8 +33,7 @@ struct FileEntry {
 struct Manifest {
   std::int64_t step = 0;
   int ranks = 0;
-  std::string training =
-      {};  ///< the same in all checkpoints of a training; empty in those of earlier versions
+  std::string training = {};  ///< the same in all checkpoints of a training
   std::vector<FileEntry> files = {};
 };
 

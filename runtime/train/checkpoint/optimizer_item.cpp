@@ -6,7 +6,6 @@
 #include "runtime/torch_version.h"
 #include "runtime/train/checkpoint/items.h"
 #include "runtime/train/checkpoint/optimizer_section.h"
-#include "runtime/train/fused_optimizer.h"
 
 namespace lockstep::checkpoint {
 namespace {
@@ -16,16 +15,15 @@ bool is(const torch::optim::Optimizer& optimizer) {
   return dynamic_cast<const Type*>(&optimizer) != nullptr;
 }
 
-/// "AdamW" also for FusedAdamW, whose state is the same; "Lamb". Throws UsageError for other types.
+/// "AdamW" also for FusedAdamW, whose state is the same. Throws UsageError for other types.
 std::string optimizer_type(const torch::optim::Optimizer& optimizer) {
-  if (is<Lamb>(optimizer)) return "Lamb";
   if (is<torch::optim::AdamW>(optimizer)) return "AdamW";
   if (is<torch::optim::Adam>(optimizer)) return "Adam";
   if (is<torch::optim::SGD>(optimizer)) return "SGD";
   if (is<torch::optim::RMSprop>(optimizer)) return "RMSprop";
   if (is<torch::optim::Adagrad>(optimizer)) return "Adagrad";
   fail_usage(
-      "a checkpoint cannot hold this optimizer: only Adam, AdamW, SGD, RMSprop, Adagrad and Lamb; wrap another one in an object with save() and load()");
+      "a checkpoint cannot hold this optimizer: only Adam, AdamW, SGD, RMSprop and Adagrad; wrap another one in an object with save() and load()");
 }
 
 /// The empty state of one parameter of such an optimizer.

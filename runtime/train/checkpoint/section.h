@@ -35,8 +35,6 @@ class Item {
 
   /// The kind of object, "module": it must be the same when the checkpoint is loaded.
   virtual std::string type() const = 0;
-  /// Whether it can load what was saved as this type.
-  virtual bool reads(const std::string& type) const { return type == this->type(); }
   virtual Kind kind() const = 0;
 
   virtual Section save() = 0;

@@ -1,8 +1,6 @@
-// Items that are tensors.
-
+// A tensor of the program.
 #include "common/error.h"
 #include "runtime/train/checkpoint/items.h"
-#include "runtime/train/weight_average.h"
 
 namespace lockstep::checkpoint {
 namespace {
@@ -44,48 +42,8 @@ class TensorItem : public Item {
 
 }  // namespace
 
-class AverageItem : public Item {
- public:
-  explicit AverageItem(WeightAverage& average) : average_(average) {}
-
-  std::string type() const override { return "weight_average"; }
-  Kind kind() const override { return Kind::replicated; }
-
-  Section save() override {
-    average_.refuse_swapped("Checkpointer::save()");
-    Section section{.tensors = tensors()};
-    section.values["updates"] = average_.updates();
-    return section;
-  }
-
-  void check(const std::vector<Section>& ranks) override {
-    average_.refuse_swapped("Checkpointer::load_latest()");
-    check_tensors(tensors(), ranks.at(0).tensors, "average");
-  }
-
-  void load(const std::vector<Section>& ranks) override {
-    std::vector<torch::Tensor> averages;
-    for (const NamedTensor& mine : tensors()) averages.push_back(tensor_in(ranks.at(0), mine.name));
-    average_.set_state(averages, ranks.at(0).values.at("updates"));
-  }
-
- private:
-  std::vector<NamedTensor> tensors() const {
-    std::vector<NamedTensor> tensors;
-    for (const auto& average : average_.averages())
-      tensors.push_back({std::to_string(tensors.size()), average});
-    return tensors;
-  }
-
-  WeightAverage& average_;
-};
-
 ItemPointer value_item(torch::Tensor& tensor) {
   return std::make_unique<TensorItem>(tensor);
-}
-
-ItemPointer average_item(WeightAverage& average) {
-  return std::make_unique<AverageItem>(average);
 }
 
 }  // namespace lockstep::checkpoint

@@ -225,7 +225,7 @@ void Writer::publish(const Path& folder, std::int64_t step, const std::vector<in
   remove_old(step);
 }
 
-// Empty in checkpoints of earlier versions; nullopt if the folder is not a checkpoint.
+// Nullopt if the folder is not a checkpoint.
 std::optional<std::string> Writer::training_of(const Path& checkpoint) {
   try {
     const auto manifest = read_if_there(system_, checkpoint / kManifestName);
@@ -237,8 +237,7 @@ std::optional<std::string> Writer::training_of(const Path& checkpoint) {
 }
 
 bool Writer::is_ours(const Path& checkpoint) {
-  const auto training = training_of(checkpoint);
-  return training && (training->empty() || *training == options_.training);
+  return training_of(checkpoint) == options_.training;
 }
 
 // A folder of that name is a checkpoint that could not be read when the job was resumed. A folder that is

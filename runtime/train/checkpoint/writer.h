@@ -57,10 +57,8 @@ class Writer {
  public:
   Writer(WriterOptions options, FileSystem& system);
 
-  /// Continues a training whose checkpoints have this name; empty: of an earlier version, without names.
-  void continue_training(const std::string& training) {
-    if (!training.empty()) options_.training = training;
-  }
+  /// Continues a training whose checkpoints have this name.
+  void continue_training(const std::string& training) { options_.training = training; }
 
   /// Writes the checkpoint of `step`. Calls `released` when the files' memory is no longer needed. `writers`: the ranks
   /// that have files, rank 0 among them, the same on all ranks. Throws Error naming rank and node; the checkpoints that

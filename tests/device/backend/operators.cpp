@@ -5,23 +5,12 @@
 #include <ATen/autocast_mode.h>
 #include <ATen/core/CachingHostAllocator.h>
 #include <ATen/core/dispatch/Dispatcher.h>
-#include <ATen/ops/_coalesced_native.h>
 #include <ATen/ops/_copy_from.h>
-#include <ATen/ops/_indices_native.h>
-#include <ATen/ops/_nnz_native.h>
 #include <ATen/ops/_reshape_alias_native.h>
-#include <ATen/ops/_sparse_coo_tensor_unsafe.h>
-#include <ATen/ops/_sparse_coo_tensor_with_dims_and_tensors_native.h>
-#include <ATen/ops/_values_native.h>
 #include <ATen/ops/as_strided_native.h>
-#include <ATen/ops/dense_dim_native.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
-#include <ATen/ops/indices_native.h>
-#include <ATen/ops/is_coalesced_native.h>
-#include <ATen/ops/sparse_dim_native.h>
 #include <ATen/ops/unfold_native.h>
-#include <ATen/ops/values_native.h>
 #include <ATen/ops/view_as_complex_native.h>
 #include <ATen/ops/view_as_real_native.h>
 #include <ATen/ops/view_native.h>
@@ -239,8 +228,7 @@ class Call {
     {
       Kernel kernel(stream, op_.schema().name().c_str(), accesses_);
       const Drawing drawing(device_->index(), op_.hasTag(at::Tag::nondeterministic_seeded));
-      op_.redispatchBoxed(c10::DispatchKeySet(sparse_ ? c10::DispatchKey::SparseCPU : c10::DispatchKey::CPU),
-                          &stack_);
+      op_.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &stack_);
       for (const Alias& alias : aliases_) take_new_shape(kernel, alias);
       for (std::size_t i = stack_.size() - op_.schema().returns().size(); i < stack_.size(); ++i) {
         host_reads = host_reads || !(stack_[i].isTensor() || stack_[i].isTensorList());
@@ -259,13 +247,6 @@ class Call {
 
   at::Tensor take(const at::Tensor& tensor, bool writes) {
     if (!on_device(tensor)) return tensor;
-    if (tensor.is_sparse()) {
-      sparse_ = true;
-      TORCH_CHECK(!writes, op_.schema().name(), " cannot change a sparse tensor of the simulated device");
-      return at::_sparse_coo_tensor_unsafe(take(tensor._indices(), false), take(tensor._values(), false),
-                                           tensor.sizes())
-          ._coalesced_(tensor.is_coalesced());
-    }
     device_ = tensor.device();
     accesses_.push_back(access_to(tensor, writes));
     aliases_.push_back({tensor, host_view(tensor), writes});
@@ -304,11 +285,6 @@ class Call {
 
   at::Tensor give(Kernel& kernel, const at::Tensor& host) {
     if (!host.defined() || !host.is_cpu()) return host;
-    if (host.is_sparse()) {
-      return at::_sparse_coo_tensor_unsafe(give(kernel, host._indices()), give(kernel, host._values()),
-                                           host.sizes())
-          ._coalesced_(host.is_coalesced());
-    }
     for (const Alias& alias : aliases_) {
       if (host.is_same(alias.host)) return alias.device;
       if (host.storage().is_alias_of(alias.host.storage()))
@@ -339,7 +315,6 @@ class Call {
   std::optional<c10::Device> device_;
   std::vector<Alias> aliases_;
   std::vector<Access> accesses_;
-  bool sparse_ = false;
 };
 
 }  // namespace
@@ -352,25 +327,6 @@ namespace {
 
 TORCH_LIBRARY_IMPL(_, PrivateUse1, library) {
   library.fallback(torch::CppFunction::makeFromBoxedFunction<&compute_on_host>());
-}
-
-TORCH_LIBRARY_IMPL(_, SparsePrivateUse1, library) {
-  library.fallback(torch::CppFunction::makeFromBoxedFunction<&compute_on_host>());
-}
-
-// Sparse tensors are two dense ones.
-TORCH_LIBRARY_IMPL(aten, SparsePrivateUse1, library) {
-  library.impl("_sparse_coo_tensor_with_dims_and_tensors",
-               &at::native::new_with_dims_and_tensor_sparse_symint);
-  library.impl("_indices", &at::native::_indices_sparse);
-  library.impl("_values", &at::native::_values_sparse);
-  library.impl("indices", &at::native::indices_sparse);
-  library.impl("values", &at::native::values_sparse);
-  library.impl("_nnz", &at::native::_nnz_sparse);
-  library.impl("sparse_dim", &at::native::sparse_dim_sparse);
-  library.impl("dense_dim", &at::native::dense_dim_sparse);
-  library.impl("is_coalesced", &at::native::is_coalesced_sparse);
-  library.impl("_coalesced_", &at::native::_coalesced_sparse_);
 }
 
 // Autocast of the operators that the tests use.

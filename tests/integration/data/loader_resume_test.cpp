@@ -190,12 +190,6 @@ TEST_F(LoaderTest, RefusesToResumeWithOtherDataOrAnotherOrder) {
   EXPECT_THROW(resume(loader, state.substr(0, state.size() / 2)), Error);
 }
 
-TEST_F(LoaderTest, AStateOfAnOlderVersionIsRefusedWithTheReason) {
-  Loader loader(*reader_, alone(), 0, nullptr);
-  const std::string old = R"({"epoch":0,"plan":{"block":0,"carried":[],"done":4,"version":1},"seed":0})";
-  EXPECT_THAT([&] { resume(loader, old); }, ThrowsMessage<Error>(HasSubstr("composed steps in another way")));
-}
-
 // The last rank differs from the others.
 class OneRankDiffers : public LoaderTest {
  protected:

@@ -64,11 +64,6 @@ TEST(ComplexParameters, WorkWithUnusedParametersAndSeparateGradients) {
 
 TEST(ComplexParameters, WorkWithHooks) {
   expect_gradients_of_one_process(small_buckets(), 2e-3, fp16_compress_hook());
-  // With full rank PowerSGD is exact; it does not compress complex matrices.
-  expect_gradients_of_one_process(
-      small_buckets(), 1e-9,
-      power_sgd_hook(
-          {.matrix_approximation_rank = 6, .start_power_sgd_iter = 0, .min_compression_rate = 0.1}));
 }
 
 TEST(ComplexParameters, StartWithTheValuesOfRankZero) {
@@ -80,13 +75,6 @@ TEST(ComplexParameters, StartWithTheValuesOfRankZero) {
   }
   const DistributedDataParallel ddp(net, world());
   EXPECT_TRUE(same_bits_everywhere(torch::view_as_real(net->mix.detach())));
-}
-
-TEST(ComplexParameters, WithSparseGradientsAreRefusedByName) {
-  torch::nn::Embedding words(torch::nn::EmbeddingOptions(4, 2).sparse(true));
-  words->to(torch::kComplexDouble);
-  EXPECT_THAT(error_of([&] { const DistributedDataParallel ddp(words, world()); }),
-              ::testing::HasSubstr("parameter 'weight' is complex and has sparse gradients"));
 }
 
 }  // namespace

@@ -1,6 +1,5 @@
 // Tests the code paths for gradients on a GPU, on any machine: with a communicator that behaves like NCCL's
-// but works in host memory. It reads scale factors when an operation is started, and takes none for 16-bit
-// types. tests/device runs the same code with LibTorch's streams.
+// but works in host memory. It takes no scale factors. tests/device runs the same code with LibTorch's streams.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -27,20 +26,7 @@ class DeviceCommunicator : public comm::Communicator {
   comm::WorkHandle all_reduce(comm::Buffer buffer, std::string_view label,
                               comm::ReduceOptions options) override {
     ++reductions;
-    double on_device = 0;
-    if (options.device_scale != nullptr) {
-      EXPECT_EQ(buffer.type, comm::DataType::f64);
-      on_device = *static_cast<const double*>(options.device_scale);
-      options.scale = &on_device;
-      options.device_scale = nullptr;
-    }
-    if (options.scale != nullptr) {
-      EXPECT_GT(comm::size_of(buffer.type), 2U) << "no factor for 16-bit types";
-      const auto now =
-          std::make_shared<std::pair<double, std::shared_ptr<const void>>>(*options.scale, options.keep);
-      options.scale = &now->first;
-      options.keep = now;
-    }
+    EXPECT_EQ(options.scale, nullptr) << "NCCL sums without a factor";
     return host_->all_reduce(buffer, label, std::move(options));
   }
   comm::WorkHandle broadcast(comm::Buffer buffer, int root, std::string_view label) override {
@@ -155,23 +141,6 @@ TEST_F(OnADevice, SixteenBitGradientsAreScaledBeforeTheReduction) {
       EXPECT_NEAR(parameter.grad().max().item<double>(), mean, mean / 128);
       EXPECT_NEAR(parameter.grad().min().item<double>(), mean, mean / 128);
     }
-  }
-}
-
-TEST_F(OnADevice, SparseGradientsAreSummedWithTheFactorOfTheSameStep) {
-  torch::nn::Embedding embedding(torch::nn::EmbeddingOptions(4, 2).sparse(true));
-  embedding->to(torch::kDouble);
-  auto reducer = reducer_of(*embedding, small_buckets());
-  for (int step = 0; step < 4; ++step) {
-    set_gradients_to_none(*embedding);
-    reducer.begin(ddp::Averaging::by_count, step + 1);
-    const auto sum = embedding(torch::tensor({world().rank() == 0 ? 1 : 3})).sum();
-    sum.backward(torch::full_like(sum, reducer.average().loss_factor()));
-    reducer.finish();
-    const auto gradient = embedding->weight.grad().to_dense();
-    const double tokens = (step + 1.0) * world().size();
-    EXPECT_NEAR(gradient[1].sum().item<double>(), 2 / tokens, 1e-12) << step;
-    EXPECT_NEAR(gradient[3].sum().item<double>(), 2 * (world().size() - 1) / tokens, 1e-12) << step;
   }
 }
 

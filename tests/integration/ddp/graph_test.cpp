@@ -369,18 +369,20 @@ TEST(ControlFlow, OfAForwardUnderNoSyncCountsInACommonBackward) {
 TEST(StaticGraph, LearnsUnusedParametersInTheFirstStep) {
   auto options = small_buckets();
   options.static_graph = true;
-  options.rebuild_buckets = false;
   check_branches(options, true);
 }
 
-TEST(StaticGraph, PutsUnusedParametersIntoTheLastBucket) {
-  SharedBranches net;
-  auto options = small_buckets();
-  options.static_graph = true;
-  DistributedDataParallel ddp(net, world(), options);
-  for (int step = 0; step < 2; ++step) ddp(rows(2, 1), true).sum().backward();
-  EXPECT_THAT(ddp.reducer().layout().front(), ::testing::Contains("left.weight"));
-  EXPECT_THAT(ddp.reducer().layout().back(), ::testing::Contains("never.bias"));
+TEST(Buckets, FollowTheGradientsAndHaveUnusedParametersLast) {
+  for (const bool is_static : {true, false}) {
+    SharedBranches net;
+    auto options = small_buckets();
+    options.static_graph = is_static;
+    options.find_unused_parameters = !is_static;
+    DistributedDataParallel ddp(net, world(), options);
+    for (int step = 0; step < 2; ++step) ddp(rows(2, 1), true).sum().backward();
+    EXPECT_THAT(ddp.reducer().layout().front(), ::testing::Contains("left.weight"));
+    EXPECT_THAT(ddp.reducer().layout().back(), ::testing::Contains("never.bias"));
+  }
 }
 
 TEST(StaticGraph, ThatChangesIsRefusedByName) {

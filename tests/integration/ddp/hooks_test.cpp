@@ -1,8 +1,6 @@
-// Communication hooks, and sparse gradients.
+// Communication hooks; sparse gradients are refused.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-
-#include <limits>
 
 #include "common/error.h"
 #include "runtime/ddp/hooks/compression.h"
@@ -24,12 +22,10 @@ class Mean : public CommHook {
     return {{ranks.all_reduce(bucket.memory(), "mean", {.op = comm::ReduceOp::average})}, {}};
   }
   void buckets_changed() override { ++changes; }
-  void gradients_scaled(double factor) override { scale *= factor; }
 
   std::vector<std::size_t> order;
   bool last_seen = false;
   int changes = 0;
-  double scale = 1;
 };
 
 /// The largest difference from the gradients of one process on the whole batch, over some steps, relative to
@@ -73,18 +69,23 @@ TEST(CommHook, WorksWithAveragingByCount) {
   EXPECT_LE(difference_under(std::make_shared<Mean>(), torch::kDouble, true), 1e-12);
 }
 
-TEST(CommHook, GetsTheScaleOfGradients) {
-  Net net;
-  DistributedDataParallel ddp(net, world(), small_buckets());
-  const auto hook = std::make_shared<Mean>();
-  ddp.register_comm_hook(hook);
-  for (const std::int64_t tokens : {8, 8, 512, 512}) {
-    const auto input = rows(2, 1);
-    ddp.backward(sum_of_squares(ddp(input), input), tokens);
-    EXPECT_DOUBLE_EQ(hook->scale, ddp.reducer().average().loss_factor());
-    net->zero_grad();
+/// The mean of the ranks' sums.
+class SumThenMean : public CommHook {
+ public:
+  CommFuture start(GradBucket& bucket, comm::Communicator& ranks) override {
+    const auto mean = [memory = bucket.memory(), gradients = bucket.buffer(), &ranks]() -> CommFuture {
+      return {{ranks.all_reduce(memory, "mean", {.op = comm::ReduceOp::average})},
+              [gradients, size = ranks.size()]() -> CommFuture {
+                gradients.div_(size);
+                return {};
+              }};
+    };
+    return {{ranks.all_reduce(bucket.memory(), "sum")}, mean};
   }
-  EXPECT_LT(hook->scale, 1.0 / 256);
+};
+
+TEST(CommHook, MayStartOperationsAfterItsFirstOnes) {
+  EXPECT_LE(difference_under(std::make_shared<SumThenMean>(), torch::kDouble), 1e-12);
 }
 
 TEST(CommHook, CompressesToHalvesWithinTheirRounding) {
@@ -106,201 +107,6 @@ TEST(CommHook, CanBeRegisteredOnceAndBeforeBackward) {
   EXPECT_THAT(error_of([&] { late.register_comm_hook(fp16_compress_hook()); }), HasSubstr("before"));
 }
 
-PowerSgdOptions power_sgd(std::int64_t rank, bool error_feedback = true) {
-  return {.matrix_approximation_rank = rank,
-          .start_power_sgd_iter = 0,
-          .min_compression_rate = 0,
-          .use_error_feedback = error_feedback};
-}
-
-TEST(PowerSgd, IsExactWithFullRank) {
-  EXPECT_LE(difference_under(power_sgd_hook(power_sgd(100)), torch::kDouble), 1e-10);
-  EXPECT_LE(difference_under(power_sgd_hook(power_sgd(100)), torch::kDouble, true), 1e-10);
-}
-
-TEST(PowerSgd, IsExactUntilItStarts) {
-  auto options = power_sgd(1);
-  options.start_power_sgd_iter = 4;
-  EXPECT_LE(difference_under(power_sgd_hook(options), torch::kDouble), 1e-12);
-  options.start_power_sgd_iter = 3;
-  EXPECT_GT(difference_under(power_sgd_hook(options), torch::kDouble), 1e-6);
-}
-
-TEST(PowerSgd, DoesNotCompressMatricesThatWouldNotGetSmaller) {
-  auto options = power_sgd(4);
-  options.min_compression_rate = 2;  // 8 × 8 as 4 × (8 + 8)
-  EXPECT_LE(difference_under(power_sgd_hook(options), torch::kDouble), 1e-12);
-}
-
-// The relative error of the mean over many steps, for a gradient that is the same in each step.
-double long_run_error(const PowerSgdOptions& options, bool empty_steps = false) {
-  torch::nn::Linear layer(torch::nn::LinearOptions(16, 16).bias(false));
-  layer->to(torch::kDouble);
-  DistributedDataParallel ddp(layer, world());
-  ddp.register_comm_hook(power_sgd_hook(options));
-  torch::Tensor exact = torch::zeros({16, 16}, torch::kDouble);
-  for (int rank = 0; rank < world().size(); ++rank)
-    exact += rows(16, 900 + static_cast<std::uint64_t>(rank), 16) / world().size();
-  const auto mine = rows(16, 900 + static_cast<std::uint64_t>(world().rank()), 16);
-  torch::Tensor sum = torch::zeros({16, 16}, torch::kDouble);
-  constexpr int kSteps = 400;
-  for (int step = 0; step < kSteps; ++step) {
-    // The gradient is `mine` for any weights.
-    ddp.backward((ddp(torch::eye(16, torch::kDouble)).t() * mine).sum(), 1);
-    sum += layer->weight.grad();
-    layer->zero_grad();
-    if (!empty_steps) continue;
-    ddp.skip();  // on all ranks: a step without tokens
-    EXPECT_EQ(layer->weight.grad().abs().max().item<double>(), 0);
-  }
-  return ((sum / kSteps - exact).norm() / exact.norm()).item<double>();
-}
-
-TEST(PowerSgd, LosesNothingInTheLongRunByErrorFeedback) {
-  EXPECT_LE(long_run_error(power_sgd(2, true)), 0.06);
-  EXPECT_GE(long_run_error(power_sgd(2, false)), 0.3);
-}
-
-TEST(PowerSgd, LosesNothingInStepsWithoutTokens) {
-  EXPECT_LE(long_run_error(power_sgd(2, true), true), 0.06);
-}
-
-TEST(PowerSgd, RecoversFromInfiniteGradients) {
-  torch::nn::Linear layer(torch::nn::LinearOptions(16, 16).bias(false));
-  DistributedDataParallel ddp(layer, world());
-  ddp.register_comm_hook(power_sgd_hook(power_sgd(2)));
-  for (int step = 0; step < 4; ++step) {
-    auto mine = rows(16, 900 + static_cast<std::uint64_t>(world().rank()), 16).to(torch::kFloat);
-    const bool infinite = step == 1;
-    if (infinite && world().rank() == 0) mine[3][4] = std::numeric_limits<float>::infinity();
-    ddp.backward((ddp(torch::eye(16)).t() * mine).sum(), 1);
-    const auto gradient = layer->weight.grad();
-    EXPECT_EQ(gradient.isfinite().all().item<bool>(), !infinite) << step;
-    if (!infinite) {
-      EXPECT_GT(gradient.abs().max().item<double>(), 0.01);
-      EXPECT_TRUE(same_bits_everywhere(gradient));
-    }
-    layer->zero_grad();
-  }
-}
-
-TEST(PowerSgd, RemembersNoErrorOfUncompressedGradients) {
-  torch::nn::Linear layer(2, 2);
-  layer->to(torch::kBFloat16);
-  DistributedDataParallel ddp(layer, world());
-  ddp.register_comm_hook(power_sgd_hook(power_sgd(1)));
-  const double mine = world().rank() == 0 ? 1 : -0.875;
-  const double mean = (1 - 0.875 * (world().size() - 1)) / world().size();
-  for (int step = 0; step < 500; ++step) {
-    ddp.backward((ddp(torch::ones({1, 2}, torch::kBFloat16)) * mine).sum(), 1);
-    ASSERT_NEAR(layer->bias.grad()[0].item<double>(), mean, 0.01) << step;
-    layer->zero_grad();
-  }
-}
-
-TEST(PowerSgd, RefusesARankBelowOne) {
-  EXPECT_THAT(error_of([] { power_sgd_hook({.matrix_approximation_rank = 0}); }),
-              HasSubstr("matrix_approximation_rank ("));
-}
-
-/// An embedding and a layer after it.
-struct WordsImpl : torch::nn::Module {
-  explicit WordsImpl(bool sparse, torch::ScalarType type = torch::kDouble) {
-    words = register_module("words", torch::nn::Embedding(torch::nn::EmbeddingOptions(30, 6).sparse(sparse)));
-    layer = register_module("layer", torch::nn::Linear(6, 6));
-    to(type);
-  }
-  torch::Tensor forward(const torch::Tensor& ids) { return layer(torch::tanh(words(ids))); }
-  torch::nn::Embedding words = nullptr;
-  torch::nn::Linear layer = nullptr;
-};
-TORCH_MODULE(Words);
-
-torch::Tensor ids_of(int rank, int step) {
-  std::vector<std::int64_t> ids;
-  for (int i = 0; i < 3 + rank; ++i) ids.push_back((rank * 7 + step * 3 + i * i) % 30);
-  ids.push_back(ids.front());  // a row that is used twice
-  return torch::tensor(ids, torch::kLong);
-}
-
-void check_sparse(bool as_view, bool skip_first_rank) {
-  auto options = small_buckets();
-  options.gradient_as_bucket_view = as_view;
-  Words net(true);
-  DistributedDataParallel ddp(net, world(), options);
-  Words alone(false);
-  copy_parameters(*net, *alone);
-  const auto skips = [&](int rank) { return skip_first_rank && rank == 0 && world().size() > 1; };
-  for (int step = 0; step < 3; ++step) {
-    torch::Tensor whole = torch::zeros({}, torch::kDouble);
-    std::int64_t tokens = 0;
-    for (int m = 0; m < 2; ++m) {
-      for (int rank = 0; rank < world().size(); ++rank) {
-        if (skips(rank)) continue;
-        const auto ids = ids_of(rank, 2 * step + m);
-        whole = whole + alone(ids).square().sum();
-        tokens += ids.numel();
-      }
-      const auto hold = ddp.no_sync_unless(m == 1);
-      if (skips(world().rank())) {
-        ddp.skip();
-      } else {
-        const auto ids = ids_of(world().rank(), 2 * step + m);
-        ddp.backward(ddp(ids).square().sum(), ids.numel());
-      }
-    }
-    (whole / static_cast<double>(tokens)).backward();
-    const auto gradient = net->words->weight.grad();
-    ASSERT_TRUE(gradient.is_sparse());
-    EXPECT_LT(gradient._nnz(), 30) << "rows that no rank used are not sent";
-    EXPECT_LE((gradient.to_dense() - alone->words->weight.grad()).abs().max().item<double>(), 1e-12);
-    EXPECT_TRUE(same_bits_everywhere(gradient.to_dense()));
-    EXPECT_LE((net->layer->weight.grad() - alone->layer->weight.grad()).abs().max().item<double>(), 1e-12);
-    set_gradients_to_none(*net);
-    alone->zero_grad();
-  }
-}
-
-TEST(SparseGradients, AreThoseOfOneProcess) {
-  check_sparse(true, false);
-  check_sparse(false, false);
-}
-
-TEST(SparseGradients, CountAsEmptyOnRanksThatSkip) {
-  check_sparse(true, true);
-}
-
-TEST(SparseGradients, AreEmptyIfAllRanksSkip) {
-  Words net(true);
-  DistributedDataParallel ddp(net, world(), small_buckets());
-  ddp.skip();
-  EXPECT_EQ(net->words->weight.grad()._nnz(), 0);
-}
-
-TEST(SparseGradients, AreInNoBucketOfAHook) {
-  Words net(true);
-  DistributedDataParallel ddp(net, world(), small_buckets());
-  const auto hook = std::make_shared<Mean>();
-  ddp.register_comm_hook(hook);
-  for (int step = 0; step < 3; ++step) {
-    hook->order.clear();
-    hook->last_seen = false;
-    ddp.backward(ddp(ids_of(0, step)).sum(), 4);
-    for (std::size_t i = 0; i < hook->order.size(); ++i) EXPECT_EQ(hook->order[i], i);
-    EXPECT_TRUE(hook->last_seen);
-    set_gradients_to_none(*net);
-  }
-}
-
-TEST(SparseGradients, OfHalvesAreSummedAsFloat) {
-  Words net(true, torch::kBFloat16);
-  DistributedDataParallel ddp(net, world(), small_buckets());
-  const auto ids = torch::zeros({4}, torch::kLong);
-  ddp.backward(ddp(ids).sum(), 4);
-  EXPECT_EQ(net->words->weight.grad().scalar_type(), torch::kBFloat16);
-  EXPECT_TRUE(same_bits_everywhere(net->words->weight.grad().to_dense()));
-}
-
 struct OwnTableImpl : torch::nn::Module {
   OwnTableImpl() { table = register_parameter("table", torch::randn({5, 3})); }
   torch::Tensor forward(const torch::Tensor& ids) { return torch::embedding(table, ids, -1, false, true); }
@@ -308,18 +114,14 @@ struct OwnTableImpl : torch::nn::Module {
 };
 TORCH_MODULE(OwnTable);
 
-TEST(SparseGradients, OfOtherModulesAreRefusedByName) {
-  OwnTable net;
-  DistributedDataParallel ddp(net, world());
-  EXPECT_THAT(error_of([&] { ddp.backward(ddp(torch::zeros({2}, torch::kLong)).sum(), 2); }),
-              HasSubstr("parameter 'table' has a sparse gradient"));
-}
-
-TEST(SparseGradients, ThatTurnOutDenseAreRefusedByName) {
-  Words net(true);
-  DistributedDataParallel ddp(net, world(), small_buckets());
-  EXPECT_THAT(error_of([&] { ddp.backward(ddp(ids_of(0, 0)).sum() + net->words->weight.sum(), 4); }),
-              HasSubstr("set sparse(false)"));
+TEST(SparseGradients, AreRefusedByName) {
+  const auto refusal = [](auto net) {
+    DistributedDataParallel ddp(net, world());
+    return error_of([&] { ddp.backward(ddp(torch::zeros({2}, torch::kLong)).sum(), 2); });
+  };
+  EXPECT_THAT(refusal(torch::nn::Embedding(torch::nn::EmbeddingOptions(5, 3).sparse(true))),
+              HasSubstr("parameter 'weight' has a sparse gradient"));
+  EXPECT_THAT(refusal(OwnTable()), HasSubstr("parameter 'table' has a sparse gradient"));
 }
 
 }  // namespace

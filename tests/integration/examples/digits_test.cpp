@@ -61,7 +61,6 @@ TEST_F(Digits, TheNetworkReadsHeldOutDigits) {
   const auto cnn = result_of("2", "digits_cnn", {});
   EXPECT_GE(cnn["accuracy_after"], 0.97) << cnn;
   EXPECT_LT(cnn["accuracy_before"], 0.3) << cnn;
-  EXPECT_GE(cnn["accuracy_averaged"], 0.97) << cnn;
   EXPECT_EQ(cnn["steps"], 10 * 23) << "1,438 pictures in steps of 64, the last one smaller";
 }
 

@@ -282,7 +282,6 @@ TEST_F(TextLm, LearnsAndPrintsThePerplexity) {
   const auto json = nlohmann::json::parse(measured.output);
   EXPECT_NEAR(json["perplexity_before"].get<double>(), 50, 10);
   EXPECT_LT(json["perplexity_after"].get<double>(), 10);
-  EXPECT_LT(json["perplexity_averaged"].get<double>(), 15);
   EXPECT_EQ(json["ranks"], 2);
   EXPECT_LT(json["data_wait_seconds"].get<double>(), 0.02 * json["seconds"].get<double>());
 }
@@ -367,15 +366,11 @@ TEST_F(TextLm, PaddedTrainingIsMeasuredOnPaddedBatchesWithTheSameResult) {
 TEST_F(TextLm, RanksOfUnequalSpeedsTrainOnEveryTokenOnceAndLearnAsWell) {
   std::int64_t tokens = 0;
   for (int i = 0; i < 60; ++i) tokens += 5 + i * 7 % 40;
-  for (const std::string more : {"--speeds=1,3", "--learn=speeds"}) {
-    const auto json =
-        nlohmann::json::parse(run(2, "train", {"--cap=50", "--epochs=12", "--json", more}).output);
-    EXPECT_EQ(json["tokens"], 12 * tokens) << more;
-    EXPECT_EQ(json["samples_seen_once"], 60) << more;
-    EXPECT_LT(json["perplexity_after"].get<double>(), 10) << more;
-  }
-  const auto shown = run(2, "train", {"--cap=50", "--epochs=12", "--learn=speeds"});
-  EXPECT_THAT(shown.output, HasSubstr("learnt: "));
+  const auto json =
+      nlohmann::json::parse(run(2, "train", {"--cap=50", "--epochs=12", "--json", "--speeds=1,3"}).output);
+  EXPECT_EQ(json["tokens"], 12 * tokens);
+  EXPECT_EQ(json["samples_seen_once"], 60);
+  EXPECT_LT(json["perplexity_after"].get<double>(), 10);
   const auto wrong = run(2, "train", {"--cap=50", "--speeds=1,2,3"});
   EXPECT_NE(wrong.exit_code, 0);
   EXPECT_THAT(wrong.error, HasSubstr("3 speeds for 2 ranks"));

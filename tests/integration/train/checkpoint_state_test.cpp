@@ -4,38 +4,23 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
-#include <functional>
-#include <memory>
 
-#include "runtime/ddp/hooks/compression.h"
-#include "runtime/train/gradient_noise_scale.h"
 #include "tests/integration/train/checkpoint_world.h"
 
 namespace lockstep::testing {
 namespace {
 
-/// Compresses from the second step on.
-std::shared_ptr<CommHook> compression(bool warm_start = true) {
-  return power_sgd_hook({.start_power_sgd_iter = 1, .min_compression_rate = 1.2, .warm_start = warm_start});
-}
-
-/// A training with one of the optimizers. Schedules and averages: checkpoint_test.cpp.
+/// A training with one of the optimizers. Schedules: checkpoint_test.cpp.
 template <typename Optimizer, typename Options>
 struct Trained {
-  Trained(const std::filesystem::path& folder, const Options& options, std::shared_ptr<CommHook> the_hook,
-          bool read_only)
+  Trained(const std::filesystem::path& folder, const Options& options, bool read_only)
       : ddp(net, world(), small_buckets()),
-        hook(std::move(the_hook)),
         optimizer(net->parameters(), options),
         plateau(optimizer, {.factor = 0.5, .patience = 1}),
         checkpointer(world(), folder, {.read_only = read_only}) {
     checkpointer.add("model", *net);
     checkpointer.add("optimizer", optimizer);
     checkpointer.add("plateau", plateau);
-    if (hook) {
-      ddp.register_comm_hook(hook);
-      checkpointer.add("hook", *hook);
-    }
   }
 
   void train(std::int64_t until) {
@@ -45,13 +30,11 @@ struct Trained {
       optimizer.step();
       optimizer.zero_grad();
       plateau.observe(step % 2 == 0 ? 1.0 : 2.0);
-      if (auto* const noise = dynamic_cast<GradientNoiseScale*>(hook.get())) noise->end_step(4);
     }
   }
 
   Net net;
   DistributedDataParallel<NetImpl> ddp;
-  std::shared_ptr<CommHook> hook;
   Optimizer optimizer;
   ReduceOnPlateau plateau;
   std::int64_t step = 0;
@@ -59,25 +42,20 @@ struct Trained {
 };
 
 template <typename Optimizer, typename Options>
-void expect_to_resume(
-    const Options& options,
-    const std::function<std::shared_ptr<CommHook>()>& make_hook = [] { return nullptr; }) {
+void expect_to_resume(const Options& options) {
   const SharedFolder folder;
   torch::manual_seed(3);
-  Trained<Optimizer, Options> whole(folder / "run", options, make_hook(), false);
+  Trained<Optimizer, Options> whole(folder / "run", options, false);
   whole.train(4);
   whole.checkpointer.save(4);
   whole.train(7);
   whole.checkpointer.wait();
   torch::manual_seed(77);
-  Trained<Optimizer, Options> resumed(folder / "run", options, make_hook(), true);
+  Trained<Optimizer, Options> resumed(folder / "run", options, true);
   resumed.step = resumed.checkpointer.load_latest().value_or(0);
   ASSERT_EQ(resumed.step, 4);
   resumed.train(7);
   EXPECT_TRUE(same_bits(*whole.net, *resumed.net));
-  if (auto* const noise = dynamic_cast<GradientNoiseScale*>(whole.hook.get())) {
-    EXPECT_EQ(noise->value(), dynamic_cast<GradientNoiseScale&>(*resumed.hook).value());
-  }
 }
 
 TEST(ResumedState, OfEveryOptimizerIsTheSameToTheBit) {
@@ -90,47 +68,6 @@ TEST(ResumedState, OfEveryOptimizerIsTheSameToTheBit) {
   expect_to_resume<FusedAdam>(AdamOptions(0.01));
   expect_to_resume<FusedAdamW>(kDecayingAdamW);
   expect_to_resume<FusedSGD>(SGDOptions(0.01).momentum(0.9));
-  expect_to_resume<Lamb>(kDecayingAdamW);
-}
-
-TEST(ResumedState, OfPowerSgdIsTheSameToTheBit) {
-  expect_to_resume<torch::optim::AdamW>(kDecayingAdamW, [] { return compression(); });
-  expect_to_resume<torch::optim::AdamW>(kDecayingAdamW, [] { return compression(false); });
-}
-
-TEST(ResumedState, OfTheGradientNoiseScaleIsTheSameToTheBit) {
-  if (world().size() < 2) GTEST_SKIP() << "it compares ranks";
-  expect_to_resume<torch::optim::AdamW>(kDecayingAdamW,
-                                        [] { return std::make_shared<GradientNoiseScale>(world()); });
-}
-
-// Before the first backward there are no buckets yet that could hold the state.
-TEST(ResumedState, OfAHookThatWasNotUsedYetIsSavedAgain) {
-  const SharedFolder folder;
-  const auto options = kDecayingAdamW;
-  Trained<torch::optim::AdamW, torch::optim::AdamWOptions> whole(folder / "run", options, compression(),
-                                                                 false);
-  whole.train(4);
-  whole.checkpointer.save(4);
-  whole.train(6);
-  whole.checkpointer.wait();
-  {
-    Trained<torch::optim::AdamW, torch::optim::AdamWOptions> between(folder / "run", options, compression(),
-                                                                     true);
-    ASSERT_EQ(between.checkpointer.load_latest(), 4);
-    Checkpointer other(world(), folder / "other");
-    other.add("model", *between.net);
-    other.add("optimizer", between.optimizer);
-    other.add("plateau", between.plateau);
-    other.add("hook", *between.hook);
-    other.save(4);
-  }
-  Trained<torch::optim::AdamW, torch::optim::AdamWOptions> resumed(folder / "other", options, compression(),
-                                                                   true);
-  ASSERT_EQ(resumed.checkpointer.load_latest(), 4);
-  resumed.step = 4;
-  resumed.train(6);
-  EXPECT_TRUE(same_bits(*whole.net, *resumed.net));
 }
 
 // In MB, from /proc/self/status.

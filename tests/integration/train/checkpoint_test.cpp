@@ -40,13 +40,11 @@ struct Training {
         optimizer(net->parameters(), kDecayingAdamW),
         scaler(world(), {.initial_scale = 8, .growth_interval = 2}),
         learning_rate(optimizer, schedule::cosine(50)),
-        average(*net, 0.9),
         checkpointer(world(), folder, options) {
     checkpointer.add("model", *net);
     checkpointer.add("optimizer", optimizer);
     checkpointer.add("scaler", scaler);
     checkpointer.add("learning_rate", learning_rate);
-    checkpointer.add("average", average);
     checkpointer.add("losses", losses);
     checkpointer.add("best", best);
     checkpointer.add("note", note);
@@ -65,7 +63,6 @@ struct Training {
       scaler.update();
       optimizer.zero_grad();
       learning_rate.step();
-      average.update();
       losses[step % 8] = static_cast<double>(step);
       tokens += 12;
       best = std::numeric_limits<double>::infinity();
@@ -78,7 +75,6 @@ struct Training {
   torch::optim::AdamW optimizer;
   GradScaler scaler;
   LearningRate learning_rate;
-  WeightAverage average;
   torch::Tensor losses = torch::zeros({8}, torch::kDouble);
   double best = 0;
   std::string note;
@@ -89,9 +85,6 @@ struct Training {
 
 void expect_same(Training& a, Training& b) {
   EXPECT_TRUE(same_bits(*a.net, *b.net));
-  for (std::size_t i = 0; i < a.average.averages().size(); ++i)
-    EXPECT_TRUE(same_bits(a.average.averages()[i], b.average.averages()[i]));
-  EXPECT_EQ(a.average.updates(), b.average.updates());
   EXPECT_EQ(a.scaler.current_scale(), b.scaler.current_scale());
   EXPECT_EQ(a.learning_rate.values(), b.learning_rate.values());
   EXPECT_TRUE(same_bits(a.losses, b.losses));
@@ -384,21 +377,6 @@ TEST(Checkpointer, AnObjectThatCannotBeSavedIsAnErrorOnAllRanks) {
   checkpointer.save(1);
   checkpointer.wait();
   EXPECT_EQ(checkpointer.load_latest(), 1);
-}
-
-TEST(Checkpointer, RefusesToSaveWhileTheModuleHasTheAverages) {
-  const SharedFolder folder;
-  Net net;
-  WeightAverage average(*net, 0.9);
-  Checkpointer checkpointer(world(), folder / "run");
-  checkpointer.add("model", *net);
-  checkpointer.add("average", average);
-  {
-    const auto averaged = average.swap();
-    EXPECT_THAT(error_of([&] { checkpointer.save(1); }), HasSubstr("end the swap() scope"));
-  }
-  checkpointer.save(1);
-  checkpointer.wait();
 }
 
 // The periodic save and the stop signal of the documented loop meet in one step.

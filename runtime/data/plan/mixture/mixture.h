@@ -12,7 +12,6 @@
 
 namespace lockstep::data {
 
-class Plan;
 struct PlanState;
 
 /// The mixture that a plan was made for, and how much of it the plan uses.
@@ -22,17 +21,13 @@ struct PlannedMixture {
   std::vector<SampleId> left;        ///< pieces of those samples that are in no step when the run ends
 };
 
-/// The plan's options, with `longest` of the range that contains the step.
-PlanOptions options_of_step(const Plan& plan, std::size_t step);
-
 /// Throws UsageError if the mixture is wrong or does not have `source_samples` samples.
 void check_mixture(const Mixture& mixture, std::size_t source_samples);
 
 /// How much of each part is used in this state.
 std::vector<MixtureProgress> progress_of(const Mixture& mixture, const PlanState& state);
 
-/// Identifies the parts, weights and ranges. A resumed run must have the same ones; its number of steps may
-/// differ.
+/// Identifies the parts and weights. A resumed run must have the same ones; its number of steps may differ.
 std::string fingerprint_of(const Mixture& mixture);
 
 }  // namespace lockstep::data

@@ -30,18 +30,6 @@ void expect_only(const nlohmann::json& object, std::initializer_list<const char*
   }
 }
 
-void read_ranges_and_steps(const nlohmann::json& json, Mixture& mixture) {
-  for (const nlohmann::json& range : list(json, "ranges")) {
-    expect_only(range, {"first_step", "weights", "longest"});
-    MixtureRange read;
-    read.first_step = number(range, "first_step");
-    read.weights = json_member<std::vector<double>>(range, "weights");
-    if (range.contains("longest")) read.longest = number(range, "longest");
-    mixture.ranges.push_back(std::move(read));
-  }
-  mixture.steps = number(json, "steps");
-}
-
 Lengths lengths_of_part(const nlohmann::json& part, const std::filesystem::path& folder) {
   expect_only(part, {"name", "lengths", "column", "histogram", "samples", "packed"});
   const bool is_list = part.contains("lengths");
@@ -67,7 +55,7 @@ MixtureData read_mixture(const std::filesystem::path& file) {
   if (json.is_discarded()) fail("{}: the file is not valid JSON", file.string());
   MixtureData data;
   try {
-    expect_only(json, {"parts", "ranges", "steps"});
+    expect_only(json, {"parts", "weights", "steps"});
     for (const nlohmann::json& part : list(json, "parts")) {
       const auto name = json_member<std::string>(part, "name");
       Lengths lengths = lengths_of_part(part, file.parent_path());
@@ -76,7 +64,8 @@ MixtureData read_mixture(const std::filesystem::path& file) {
       if (!data.lengths.fingerprint.empty()) data.lengths.fingerprint += '+';
       data.lengths.fingerprint += lengths.fingerprint;
     }
-    read_ranges_and_steps(json, data.mixture);
+    data.mixture.weights = json_member<std::vector<double>>(json, "weights");
+    data.mixture.steps = number(json, "steps");
     check_mixture(data.mixture, data.lengths.tokens.size());
   } catch (const Error& error) {  // also a UsageError: the mistake is in the file, not in the call
     fail("{}: {}", file.string(), error.what());
@@ -90,15 +79,10 @@ void to_json(nlohmann::ordered_json& json, const PlannedMixture& planned) {
     const MixturePart& part = planned.mixture.parts[i];
     parts.push_back({{"name", part.name}, {"samples", part.samples}, {"drawn", planned.drawn[i]}});
   }
-  auto ranges = nlohmann::ordered_json::array();
-  for (const MixtureRange& range : planned.mixture.ranges) {
-    ranges.push_back({{"first_step", range.first_step}, {"weights", range.weights}});
-    if (range.longest > 0) ranges.back()["longest"] = range.longest;
-  }
   auto left = nlohmann::ordered_json::array();
   for (const SampleId id : planned.left) left.push_back({sample_of(id), piece_of(id), epoch_of(id)});
   json = {{"parts", std::move(parts)},
-          {"ranges", std::move(ranges)},
+          {"weights", planned.mixture.weights},
           {"steps", planned.mixture.steps},
           {"left", std::move(left)}};
 }

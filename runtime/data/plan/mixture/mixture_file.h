@@ -3,8 +3,7 @@
 //   {"parts": [{"name": "web", "lengths": "web.csv"},
 //              {"name": "books", "packed": ["books"]},
 //              {"name": "mail", "histogram": "mail.csv", "samples": 50000}],
-//    "ranges": [{"first_step": 0, "weights": [6, 3, 1], "longest": 512},
-//               {"first_step": 2000, "weights": [1, 1, 0]}],
+//    "weights": [6, 3, 1],
 //    "steps": 10000}
 //
 // The column of a CSV file is "length" unless "column" names another. File names are relative to the folder

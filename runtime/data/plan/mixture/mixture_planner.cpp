@@ -17,7 +17,7 @@ namespace lockstep::data {
 namespace {
 
 constexpr std::size_t kBlockSamples = EpochOrder::kShardSamples * EpochOrder::kBlockShards;
-// Samples that are drawn at once. Few, because those that no step of the range uses are drawn again.
+// Samples that are drawn at once. Few, because those that no step of the block uses are drawn again.
 constexpr std::size_t kDrawnAtOnce = 1024;
 
 std::string order_name(const Mixture& mixture, const PlanOptions& options) {
@@ -37,7 +37,7 @@ struct MixturePlanner::PartCursor {
   std::uint64_t next_piece;  // of that sample; 0: all its pieces are drawn
 };
 
-// The items drawn since the range or block began; the last ones are in no step yet.
+// The items drawn since the block began; the last ones are in no step yet.
 struct MixturePlanner::Drawn {
   struct Item {
     SampleId id;
@@ -47,12 +47,11 @@ struct MixturePlanner::Drawn {
   };
 
   std::vector<data::Item> pool;
-  std::vector<Item> items;             // of each item of the pool; an item's index is its place
-  std::size_t passed = 0;              // items of the pool that the position has passed
-  std::vector<SampleId> unused_parts;  // samples that wait, of data sets that this range does not use
+  std::vector<Item> items;  // of each item of the pool; an item's index is its place
+  std::size_t passed = 0;   // items of the pool that the position has passed
   std::vector<PartCursor> cursors;
-  std::vector<double> shares;         // of each part in this range, with sum 1
-  std::vector<std::uint64_t> tokens;  // of each part in this range, drawn so far
+  std::vector<double> shares;         // of each part, with sum 1
+  std::vector<std::uint64_t> tokens;  // of each part, drawn so far
   std::uint64_t all_tokens = 0;       // their sum
 };
 
@@ -65,6 +64,9 @@ MixturePlanner::MixturePlanner(const LengthSource& source, const PlanOptions& op
     fail("a mixture can have at most {} samples, not {}", kMaxSamples - 1, source.size());
   }
   options_.epoch = 0;
+  drawn_->shares = mixture_->weights;
+  const double sum = std::accumulate(drawn_->shares.begin(), drawn_->shares.end(), 0.0);
+  for (double& share : drawn_->shares) share /= sum;
   state_.order = order_name(*mixture_, options_);
   const std::vector<std::uint64_t> none(mixture_->parts.size(), 0);
   state_.position.mixture = {.drawn = none, .piece = none, .tokens = none};
@@ -97,17 +99,9 @@ MixturePlanner::MixturePlanner(const LengthSource& source, const PlanOptions& op
 
 MixturePlanner::~MixturePlanner() = default;
 
-// Discards what is drawn. Draws again from state_, with the weights of the range of its next step.
-void MixturePlanner::begin_range() {
-  const std::size_t range = mixture_->range_of(state_.steps);
-  MixturePosition& position = *state_.position.mixture;
-  if (state_.steps == mixture_->ranges[range].first_step) {
-    std::fill(position.tokens.begin(), position.tokens.end(), 0);
-  }
-  drawn_->shares = mixture_->ranges[range].weights;
-  const double sum = std::accumulate(drawn_->shares.begin(), drawn_->shares.end(), 0.0);
-  for (double& share : drawn_->shares) share /= sum;
-  options_.longest = mixture_->ranges[range].longest;
+// Discards what is drawn, and draws again from state_.
+void MixturePlanner::begin_block() {
+  const MixturePosition& position = *state_.position.mixture;
   drawn_->tokens = position.tokens;
   drawn_->all_tokens = std::accumulate(drawn_->tokens.begin(), drawn_->tokens.end(), std::uint64_t{0});
   drawn_->cursors = cursors_at(position);
@@ -126,20 +120,11 @@ std::size_t MixturePlanner::part_of(SampleId id) const {
 
 // The samples that wait come first. The position has passed them: they were counted when they were drawn.
 void MixturePlanner::add_waiting() {
-  drawn_->unused_parts.clear();
   for (const SampleId id : state_.position.mixture->waiting) {
     const std::size_t part = part_of(id);
-    if (!(drawn_->shares[part] > 0)) {
-      drawn_->unused_parts.push_back(id);
-      continue;
-    }
-    DatasetStream::Sample sample{id, 0};
-    source_.read(sample_of(id), {&sample.length, 1});
-    // This range may cut off the piece, or skip the sample.
-    if (piece_of(id) * options_.cap >= length_in_range(sample.length, options_)) continue;
-    const std::uint32_t length =
-        length_of(sample.id, sample.length, piece_of(id), mixture_->parts[part].name);
-    if (length == 0) continue;
+    std::uint32_t whole = 0;
+    source_.read(sample_of(id), {&whole, 1});
+    const std::uint32_t length = length_of(id, whole, piece_of(id), mixture_->parts[part].name);
     drawn_->pool.push_back({static_cast<std::uint32_t>(drawn_->pool.size()), length});
     drawn_->items.push_back({id, static_cast<std::uint32_t>(part), 0, length});
   }
@@ -166,7 +151,6 @@ std::size_t MixturePlanner::part_furthest_below_weight() const {
   std::size_t best = drawn_->shares.size();
   double max_deficit = 0;
   for (std::size_t part = 0; part < drawn_->shares.size(); ++part) {
-    if (!(drawn_->shares[part] > 0)) continue;
     const double deficit = drawn_->shares[part] * static_cast<double>(drawn_->all_tokens) -
                            static_cast<double>(drawn_->tokens[part]);
     if (best < drawn_->shares.size() && deficit <= max_deficit) continue;
@@ -177,11 +161,10 @@ std::size_t MixturePlanner::part_furthest_below_weight() const {
 }
 
 // The tokens that the plan uses of a piece of a sample; 0: the sample is skipped.
-std::uint32_t MixturePlanner::length_of(SampleId id, std::uint32_t whole, std::uint64_t piece,
+std::uint32_t MixturePlanner::length_of(SampleId id, std::uint32_t length, std::uint64_t piece,
                                         const std::string& part) const {
-  const std::uint32_t length = length_in_range(whole, options_);
   if (length == 0 || length > options_.cap) {
-    check_sample(fmt::format("sample {} (of '{}')", sample_of(id), part), whole, options_);
+    check_sample(fmt::format("sample {} (of '{}')", sample_of(id), part), length, options_);
     if (options_.too_long == TooLong::skip) return 0;
   }
   return planned_length(piece << kPieceShift, length, options_);
@@ -190,16 +173,12 @@ std::uint32_t MixturePlanner::length_of(SampleId id, std::uint32_t whole, std::u
 void MixturePlanner::draw_one() {
   const std::size_t part = part_furthest_below_weight();
   PartCursor& cursor = drawn_->cursors[part];
-  const auto has_piece = [&](std::uint64_t piece) {
-    return piece * options_.cap < length_in_range(cursor.sample.length, options_);
-  };
-  // This range may cut off the remaining pieces of a sample that an earlier range began.
-  if (!has_piece(cursor.next_piece)) cursor.next_piece = 0;
   if (cursor.next_piece == 0) cursor.sample = cursor.stream.next();
   const std::uint64_t piece = cursor.next_piece;
   const std::uint32_t length =
       length_of(cursor.sample.id, cursor.sample.length, piece, mixture_->parts[part].name);
-  cursor.next_piece = options_.too_long == TooLong::split && has_piece(piece + 1) ? piece + 1 : 0;
+  const bool more = options_.too_long == TooLong::split && (piece + 1) * options_.cap < cursor.sample.length;
+  cursor.next_piece = more ? piece + 1 : 0;
   drawn_->pool.push_back({static_cast<std::uint32_t>(drawn_->pool.size()), length});
   drawn_->items.push_back(
       {cursor.sample.id | piece << kPieceShift, static_cast<std::uint32_t>(part), cursor.next_piece, length});
@@ -234,16 +213,15 @@ void MixturePlanner::advance(std::size_t end) {
 
 bool MixturePlanner::next_block(PlannedBlock& block) {
   const bool more = state_.steps < mixture_->steps;
-  if (more) begin_range();
+  if (more) begin_block();
   block.plan = Plan(options_, source_.size(), state_.data);
   block.start = state_;
   block.after.clear();
   if (!more) return false;
-  const std::uint64_t end = mixture_->end_of(mixture_->range_of(state_.steps));
   std::size_t place = 0;
   std::vector<std::size_t> ahead;
   std::vector<std::uint64_t>& waiting = state_.position.mixture->waiting;
-  while (state_.steps < end && place < kBlockSamples) {
+  while (state_.steps < mixture_->steps && place < kBlockSamples) {
     const std::size_t count = packer_->take(std::span(drawn_->pool).subspan(place), false, &ahead);
     if (count == 0) {
       draw(std::max(kDrawnAtOnce, drawn_->pool.size() - place));
@@ -255,7 +233,7 @@ bool MixturePlanner::next_block(PlannedBlock& block) {
     for (const std::size_t taken : ahead) drawn_->pool[place + taken].length = 0;
     advance(ahead.empty() ? place + count : place + ahead.back() + 1);
     place += count;
-    waiting = drawn_->unused_parts;
+    waiting.clear();
     for (std::size_t i = place; i < drawn_->passed; ++i) {
       if (drawn_->pool[i].length > 0) waiting.push_back(drawn_->items[i].id);
     }
@@ -268,8 +246,7 @@ std::vector<SampleId> MixturePlanner::pending_pieces() const {
   std::vector<SampleId> pending = state_.position.mixture->waiting;
   for (const PartCursor& cursor : cursors_at(*state_.position.mixture)) {
     if (cursor.next_piece == 0) continue;
-    const std::uint32_t length = length_in_range(cursor.sample.length, options_);
-    for (std::uint64_t piece = cursor.next_piece; piece * options_.cap < length; ++piece) {
+    for (std::uint64_t piece = cursor.next_piece; piece * options_.cap < cursor.sample.length; ++piece) {
       pending.push_back(cursor.sample.id | piece << kPieceShift);
     }
   }

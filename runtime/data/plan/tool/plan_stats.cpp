@@ -31,7 +31,7 @@ struct StepLoads {
 };
 
 StepLoads loads_of(const Plan& plan, std::span<const std::uint32_t> lengths, std::size_t step) {
-  const PlanOptions options = options_of_step(plan, step);
+  const PlanOptions& options = plan.options();
   StepLoads loads;
   for (int rank = 0; rank < options.ranks; ++rank) {
     double tokens = 0;
@@ -94,7 +94,7 @@ double bound_by_mean(std::vector<double> costs, std::size_t ranks, double fastes
   return bound / mean;
 }
 
-// The samples that steps are drawn from: all of an epoch, or those that a range of a mixture uses.
+// The samples that steps are drawn from: all of an epoch, or those that a mixture uses.
 struct Population {
   double count = 0;
   double tokens = 0;
@@ -131,42 +131,39 @@ class StepMeans {
     samples_.push_back(samples);
   }
 
-  // The steps added since the last call are drawn from this population.
-  void end_population(const Population& population) {
-    const double mean = mean_of(means_);
-    for (std::size_t i = 0; i < means_.size(); ++i) {
-      deviations_.push_back(means_[i] - mean);
-      expected_squares_ += population.variance() / samples_[i];
-    }
-    max_mean_ = std::max(max_mean_, population.mean());
-    means_.clear();
-    samples_.clear();
-  }
-
-  // Standard deviation / that of independent random draws; 0 if all lengths are equal.
-  double ratio() const {
-    const auto steps = static_cast<double>(deviations_.size());
-    const double expected = deviations_.empty() ? 0 : std::sqrt(expected_squares_ / steps);
-    return expected > 1e-9 * max_mean_ ? std::sqrt(squares() / steps) / expected : 0;
+  // Standard deviation / that of independent random draws from the population; 0 if all lengths are equal.
+  double ratio(const Population& population) const {
+    double expected_squares = 0;
+    for (const double samples : samples_) expected_squares += population.variance() / samples;
+    const auto steps = static_cast<double>(means_.size());
+    const double expected = means_.empty() ? 0 : std::sqrt(expected_squares / steps);
+    if (expected <= 1e-9 * population.mean()) return 0;
+    const std::vector<double> deviations = deviations_of_steps();
+    return std::sqrt(squares_of(deviations) / steps) / expected;
   }
 
   double lag1() const {
-    if (deviations_.size() < 3) return 0;
+    const std::vector<double> deviations = deviations_of_steps();
+    if (deviations.size() < 3) return 0;
     double products = 0;
-    for (std::size_t i = 1; i < deviations_.size(); ++i) products += deviations_[i] * deviations_[i - 1];
-    return squares() > 0 ? products / squares() : 0;
+    for (std::size_t i = 1; i < deviations.size(); ++i) products += deviations[i] * deviations[i - 1];
+    const double squares = squares_of(deviations);
+    return squares > 0 ? products / squares : 0;
   }
 
  private:
-  double squares() const {
-    return std::inner_product(deviations_.begin(), deviations_.end(), deviations_.begin(), 0.0);
+  std::vector<double> deviations_of_steps() const {
+    std::vector<double> deviations = means_;
+    const double mean = mean_of(means_);
+    for (double& deviation : deviations) deviation -= mean;
+    return deviations;
+  }
+  static double squares_of(const std::vector<double>& values) {
+    return std::inner_product(values.begin(), values.end(), values.begin(), 0.0);
   }
 
-  std::vector<double> means_;  // of the current population's steps
-  std::vector<double> samples_;
-  std::vector<double> deviations_;  // of each step's mean length from the mean of its population's steps
-  double expected_squares_ = 0;     // expected sum of the squared deviations
-  double max_mean_ = 0;
+  std::vector<double> means_;    // the mean length in each step
+  std::vector<double> samples_;  // the samples of each step
 };
 
 }  // namespace
@@ -221,10 +218,6 @@ PlanStats stats_of(const Plan& plan, std::span<const std::uint32_t> lengths) {
       population.tokens += loads.tokens;
       population.squares += loads.squares;
     }
-    const bool last_of_range = mixture != nullptr && mixture->range_of(step) != mixture->range_of(step + 1);
-    if (step + 1 < counted && !last_of_range) continue;
-    means.end_population(population);
-    population = {};
   }
   stats.fill = micro_batches > 0 ? tokens / (micro_batches * static_cast<double>(options.cap)) : 0;
   stats.step_tokens_mean = tokens / (budget * static_cast<double>(counted));
@@ -233,7 +226,7 @@ PlanStats stats_of(const Plan& plan, std::span<const std::uint32_t> lengths) {
   stats.imbalance_tokens = mean_of(imbalances_tokens);
   stats.imbalance_cost = mean_of(imbalances_cost);
   stats.lower_bound_cost = mean_of(bounds);
-  stats.step_mean_ratio = means.ratio();
+  stats.step_mean_ratio = means.ratio(population);
   stats.lag1 = means.lag1();
   return stats;
 }

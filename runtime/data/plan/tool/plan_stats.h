@@ -16,7 +16,7 @@ namespace lockstep::data {
 /// The last step of an epoch takes the rest of the samples. It counts for the first four members but not
 /// for the others, unless it is the only step. An epoch without samples has no steps, fill 0 and imbalance
 /// 1. In a mixture all steps are full and all count; dropped and duplicated are 0, because its data sets repeat,
-/// and the mean lengths of steps are compared with random draws from the samples that their range uses.
+/// and the mean lengths of steps are compared with random draws from the samples that the steps use.
 struct PlanStats {
   std::size_t steps = 0;
   /// Tokens / tokens of a full step, rounded up. A full step has ranks x accumulate x cap tokens, or

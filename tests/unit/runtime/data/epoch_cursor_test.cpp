@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>  // NOLINT(modernize-deprecated-headers): setenv
 
-#include <chrono>
 #include <future>
 #include <memory>
 #include <vector>
@@ -14,58 +13,14 @@
 namespace lockstep::data {
 namespace {
 
-// Waits in change(), so that the test can act meanwhile.
-class SlowPlanner final : public EpochPlanner {
- public:
-  using EpochPlanner::EpochPlanner;
-  void change(const Cost& cost, const std::vector<double>& speeds) override {
-    changing.set_value();
-    may_look.get_future().wait_for(std::chrono::milliseconds(100));
-    changed_to = cost;
-    EpochPlanner::change(cost, speeds);
-  }
-
-  std::promise<void> changing;
-  std::promise<void> may_look;
-  Cost changed_to;
-};
-
-// A cursor that has planned its first block with a planner of this kind, and plans the next one with other costs.
-template <typename Planner>
-struct PlansOn {
-  std::vector<std::uint32_t> lengths = std::vector<std::uint32_t>(400, 10);
-  LengthsInMemory source{lengths, "data"};
-  PlanOptions plan{.ranks = 2, .cap = 100, .cost = {7, 1}};
-  std::shared_ptr<Planner> planner = std::make_shared<Planner>(source, plan);
-  EpochCursor cursor{
-      [this](const PlanOptions& options) { return std::make_shared<EpochPlanner>(source, options); },
-      {.plan = plan, .waits_for_costs = true}};
-
-  PlansOn() {
-    cursor.move_to(0, planner);
-    EXPECT_TRUE(cursor.next()->block);
-    cursor.plan_on({5, 1}, {});
-  }
-};
-
-// This happens if a loop ends while the next block is planned, and begins again.
-TEST(EpochCursor, ACostSetWhileABlockIsPlannedDoesNotChangeThatBlock) {
-  PlansOn<SlowPlanner> world;
-  world.planner->changing.get_future().wait();
-  world.cursor.set({9, 1}, {});
-  world.planner->may_look.set_value();
-  world.cursor.move_to(1, nullptr);
-  EXPECT_EQ(world.planner->changed_to.a, 5);
-  EXPECT_EQ(world.cursor.next()->block->block.plan.options().cost.a, 9);
-}
-
-// Remembers on which CPUs it was called.
+// Remembers on which CPUs it planned the end of the epoch.
 class BoundPlanner final : public EpochPlanner {
  public:
   using EpochPlanner::EpochPlanner;
-  void change(const Cost& cost, const std::vector<double>& speeds) override {
-    cpus.set_value(cpus_of_this_thread());
-    EpochPlanner::change(cost, speeds);
+  bool next_block(PlannedBlock& block) override {
+    const bool more = EpochPlanner::next_block(block);
+    if (!more) cpus.set_value(cpus_of_this_thread());
+    return more;
   }
 
   std::promise<std::vector<int>> cpus;
@@ -76,8 +31,15 @@ TEST(EpochCursor, PlansAheadOnTheWorkersCpus) {
   if (all.size() < 2) GTEST_SKIP() << "there is one CPU";
   const int worker = all.back();
   ::setenv("LOCKSTEP_WORKER_CPUS", std::to_string(worker).c_str(), 1);
-  const PlansOn<BoundPlanner> world;
-  EXPECT_EQ(world.planner->cpus.get_future().get(), std::vector<int>{worker});
+  const std::vector<std::uint32_t> lengths(400, 10);
+  const LengthsInMemory source(lengths, "data");
+  const PlanOptions plan{.ranks = 2, .cap = 100};
+  const auto planner = std::make_shared<BoundPlanner>(source, plan);
+  EpochCursor cursor([](const PlanOptions&) { return nullptr; }, {.plan = plan, .follow = false});
+  cursor.move_to(0, planner);
+  while (cursor.next()->block) {
+  }
+  EXPECT_EQ(planner->cpus.get_future().get(), std::vector<int>{worker});
   ::unsetenv("LOCKSTEP_WORKER_CPUS");
   EXPECT_EQ(cpus_of_this_thread(), all);
 }

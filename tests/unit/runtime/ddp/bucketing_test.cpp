@@ -52,12 +52,6 @@ TEST(AssignBuckets, FollowsTheGivenOrder) {
   EXPECT_EQ(assign_buckets(parameters, order, limits), (Assignment{{2}, {0, 1}}));
 }
 
-TEST(AssignBuckets, GivesSparseParametersTheirOwnBuckets) {
-  const std::vector<ParameterSize> parameters{
-      floats(10), {.bytes = 40, .group = kFloat, .alone = true}, floats(10), floats(10)};
-  EXPECT_EQ(in_order(parameters, {80}), (Assignment{{0, 2}, {1}, {3}}));
-}
-
 TEST(AssignBuckets, HasNoBucketForNoParameter) {
   EXPECT_TRUE(in_order({}, {400}).empty());
 }

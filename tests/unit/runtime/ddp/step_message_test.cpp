@@ -45,11 +45,10 @@ StepSummary exchange(const StepReport& first, const StepReport& second) {
 }
 
 TEST(StepMessage, SumsCountsAndComparesDurations) {
-  const StepSummary summary = exchange(
-      {.average = {Averaging::by_count, 5}, .replica_hash = 7, .durations = {100, 40, 9}},
-      {.average = {Averaging::by_count, 8}, .replica_hash = 7, .durations = {60, 40, 2'000'000'000}});
+  const StepSummary summary =
+      exchange({.average = {Averaging::by_count, 5}, .durations = {100, 40, 9}},
+               {.average = {Averaging::by_count, 8}, .durations = {60, 40, 2'000'000'000}});
   EXPECT_EQ(summary.average.count, 13);
-  EXPECT_FALSE(summary.replica_hashes_differ);
   ASSERT_EQ(summary.durations.size(), 3U);
   EXPECT_EQ(summary.durations[0].shortest_ns, 60U);
   EXPECT_EQ(summary.durations[0].late_rank, 1);
@@ -58,15 +57,6 @@ TEST(StepMessage, SumsCountsAndComparesDurations) {
   EXPECT_EQ(summary.durations[2].shortest_ns, 9U);
   EXPECT_EQ(summary.durations[2].late_rank, 0);
   EXPECT_EQ(summary.durations[2].longest_ns, 2'000'000'000U);
-}
-
-TEST(StepMessage, FindsFingerprintsThatDiffer) {
-  const std::uint64_t replica_hash = 0xfedc'ba98'7654'3210;
-  EXPECT_FALSE(
-      exchange({.replica_hash = replica_hash}, {.replica_hash = replica_hash}).replica_hashes_differ);
-  EXPECT_TRUE(
-      exchange({.replica_hash = replica_hash}, {.replica_hash = replica_hash + 1}).replica_hashes_differ);
-  EXPECT_TRUE(exchange({.replica_hash = 0}, {.replica_hash = replica_hash}).replica_hashes_differ);
 }
 
 TEST(StepMessage, NamesTheFirstRankOfEachWayOfAveraging) {

@@ -127,44 +127,6 @@ TEST(FusedOptimizer, AChangedParameterIsSeenByAutograd) {
   EXPECT_THROW(loss.backward(), c10::Error) << "saved values were overwritten";
 }
 
-// The paper's formulas, one parameter at a time, in double.
-TEST(FusedOptimizer, LambFollowsThePapersFormulas) {
-  torch::Tensor parameter = torch::linspace(-1, 2, 10, torch::kDouble).requires_grad_();
-  const auto options = AdamWOptions(0.1).weight_decay(0.05).betas({0.9, 0.99}).eps(1e-6);
-  Lamb optimizer(std::vector<torch::Tensor>{parameter}, options);
-  torch::Tensor expected = parameter.detach().clone();
-  torch::Tensor average = torch::zeros_like(expected);
-  torch::Tensor square = torch::zeros_like(expected);
-  for (int step = 1; step <= 5; ++step) {
-    const torch::Tensor gradient = torch::sin(torch::arange(10, torch::kDouble) + step);
-    average = 0.9 * average + 0.1 * gradient;
-    square = 0.99 * square + 0.01 * gradient * gradient;
-    const torch::Tensor ratio =
-        (average / (1 - std::pow(0.9, step))) / ((square / (1 - std::pow(0.99, step))).sqrt() + 1e-6);
-    const torch::Tensor direction = ratio + 0.05 * expected;
-    expected = expected - 0.1 * (expected.norm() / direction.norm()) * direction;
-    parameter.mutable_grad() = gradient;
-    optimizer.step();
-  }
-  EXPECT_TRUE(torch::allclose(parameter, expected, 1e-12, 1e-12));
-}
-
-TEST(FusedOptimizer, LambWithoutWeightDecayMakesAdamsStep) {
-  torch::Tensor bias = torch::zeros({4}, torch::kDouble).requires_grad_();
-  torch::Tensor same = torch::zeros({4}, torch::kDouble).requires_grad_();
-  const auto options = AdamWOptions(1e-3).weight_decay(0);
-  Lamb lamb(std::vector<torch::Tensor>{bias}, options);
-  FusedAdamW adam(std::vector<torch::Tensor>{same}, options);
-  for (int step = 0; step < 100; ++step) {
-    bias.mutable_grad() = torch::full({4}, 0.5, torch::kDouble);
-    same.mutable_grad() = bias.grad();
-    lamb.step();
-    adam.step();
-  }
-  EXPECT_NEAR(same[0].item<double>(), -0.1, 1e-4);
-  EXPECT_TRUE(torch::allclose(bias, same, 1e-12, 1e-15));
-}
-
 // Not a sum of products with one rounding, which some processors compute and others do not.
 TEST(FusedOptimizer, RoundsAfterEachOperation) {
   constexpr std::int64_t count = 1000;

@@ -20,8 +20,7 @@ namespace lockstep::data {
 /// The tokens that a plan uses of a sample or piece.
 inline std::uint64_t tokens_of(SampleId id, const std::vector<std::uint32_t>& lengths,
                                const PlanOptions& options) {
-  std::uint64_t length = lengths.at(sample_of(id));
-  if (options.longest > 0) length = std::min(length, options.longest);
+  const std::uint64_t length = lengths.at(sample_of(id));
   const std::uint64_t begin = piece_of(id) * options.cap;
   EXPECT_LT(begin, length) << "sample " << sample_of(id) << " has no piece " << piece_of(id);
   return options.too_long == TooLong::refuse ? length : std::min(options.cap, length - begin);

@@ -165,8 +165,7 @@ TEST(Planner, RefusesInvalidOptions) {
       {{.cap = 10, .cost = {1, -1}}, "neither negative"},
       {{.cap = 10, .cost = {0, 0}}, "not both 0"},
       {{.cap = 10, .cost = {1e308, 1e308}}, "too large"},
-      {{.cap = 10, .pad_multiple = 0}, "multiple"},
-      {{.cap = 10, .longest = 5}, "only a mixture"}};
+      {{.cap = 10, .pad_multiple = 0}, "multiple"}};
   for (const auto& [options, why] : cases) {
     const auto plan = [&, &wrong = options] { make_plan(lengths, wrong); };
     EXPECT_THAT(plan, ThrowsMessage<UsageError>(HasSubstr(why)));

@@ -74,7 +74,7 @@ TEST(FilesOfItems, TheRanksOfANodeShareAFileAndNeedNotBeNeighbours) {
   saved.expect(4);
 }
 
-TEST(FilesOfItems, AFileOfEachRankIsReadToo) {  // earlier versions wrote one for the random states
+TEST(FilesOfItems, AFileOfEachRankIsReadToo) {
   Saved saved;
   for (const int rank : {0, 1}) {
     std::deque<FileBuffer> buffers;

@@ -2,8 +2,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <set>
-
 #include "common/error.h"
 #include "runtime/data/plan/mixture/mixture.h"
 #include "runtime/data/plan/planner.h"
@@ -42,8 +40,6 @@ TEST(MixtureSplit, EveryPieceIsUsedOnceInEachEpochWithinTheCap) {
 
 TEST(MixtureSplit, ResumesAfterEveryStepOnOtherNumbersOfRanks) {
   MixtureWorld world(3, 25);
-  world.mixture.ranges.push_back({.first_step = 11, .weights = {1, 0, 2}, .longest = 0});
-  world.mixture.ranges.push_back({.first_step = 17, .weights = {1, 4, 2}, .longest = 0});
   world.lengths[3] = 900;  // its pieces are in several steps
   expect_resumes(
       world, {.ranks = 2, .cap = 40, .accumulate = 2, .cost = {10, 1}, .seed = 9, .too_long = TooLong::split},
@@ -56,7 +52,7 @@ TEST(MixtureSplit, SharesOfTokensFollowTheWeightsInEveryStep) {
   world.lengths.assign(400, 50);
   world.lengths.resize(440, 5000);
   world.mixture.parts = {{"short", 400}, {"long", 40}};
-  world.mixture.ranges = {{.first_step = 0, .weights = {3, 1}, .longest = 0}};
+  world.mixture.weights = {3, 1};
   const PlanOptions options{.ranks = 4, .cap = 500, .accumulate = 4, .too_long = TooLong::split};
   const Plan plan = make_mixture_plan(world.lengths, options, world.mixture, "data");
   for (std::size_t step = 0; step < plan.steps(); ++step) {
@@ -71,49 +67,11 @@ TEST(MixtureSplit, SharesOfTokensFollowTheWeightsInEveryStep) {
   }
 }
 
-// The giant has forty pieces. The first range begins it, the second cuts it to three pieces, the third uses
-// all again.
-TEST(MixtureSplit, ARangeLeavesOutThePiecesThatItCutsOffABegunSample) {
-  MixtureWorld world(1, 90);
-  world.lengths.assign(300, 10);
-  world.lengths[299] = 2000;
-  world.mixture.parts = {{"short", 299}, {"giant", 1}};
-  world.mixture.ranges = {{.first_step = 0, .weights = {9, 1}, .longest = 0},
-                          {.first_step = 20, .weights = {9, 1}, .longest = 120},
-                          {.first_step = 60, .weights = {1, 9}, .longest = 0}};
-  const LengthsInMemory source(world.lengths, "data");
-  const PlanOptions options{.ranks = 2, .cap = 50, .too_long = TooLong::split};
-  MixturePlanner planner(source, options, world.mixture);
-  // Epoch and piece of each use of the giant, by range.
-  std::vector<std::set<std::pair<std::uint64_t, std::uint64_t>>> giant(3);
-  std::uint64_t step = 0;
-  for (PlannedBlock block; planner.next_block(block);) {
-    for (std::size_t i = 0; i < block.plan.steps(); ++i, ++step) {
-      for (const SampleId id : block.plan.step_samples(i)) {
-        if (sample_of(id) != 299) continue;
-        EXPECT_TRUE(giant[world.mixture.range_of(step)].emplace(epoch_of(id), piece_of(id)).second);
-      }
-    }
-  }
-  EXPECT_EQ(step, 90U);
-  EXPECT_EQ(giant[0].begin()->first, 0U);
-  EXPECT_EQ(giant[0].rbegin()->first, 0U) << "its first epoch is incomplete";
-  EXPECT_GT(giant[0].size(), 3U);
-  EXPECT_EQ(*giant[0].rbegin(), std::pair(std::uint64_t{0}, std::uint64_t{giant[0].size() - 1}))
-      << "the pieces are in order";
-  EXPECT_EQ(giant[1].begin()->first, 1U) << "the remaining pieces of the first epoch are left out";
-  for (const auto& [epoch, piece] : giant[1]) EXPECT_LT(piece, 3U) << "epoch " << epoch;
-  for (const auto& next : giant[2]) EXPECT_FALSE(giant[1].contains(next));
-  EXPECT_TRUE(giant[2].contains({giant[2].rbegin()->first - 1, 39})) << "it has all pieces again";
-  const Plan plan = make_mixture_plan(world.lengths, options, world.mixture, "data");
-  EXPECT_NO_THROW(check_plan(plan, {world.lengths, "data"}));
-}
-
 TEST(MixtureSplit, ThePlanListsTheUnusedPiecesOfTheLastSample) {
   MixtureWorld world(1, 1);
   world.lengths = {95};
   world.mixture.parts = {{"one", 1}};
-  world.mixture.ranges = {{.first_step = 0, .weights = {1}, .longest = 0}};
+  world.mixture.weights = {1};
   const PlanOptions options{.cap = 10, .step_tokens = 40, .too_long = TooLong::split};
   const Plan plan = make_mixture_plan(world.lengths, options, world.mixture, "data");
   EXPECT_EQ(plan.mixture()->drawn[0], 1U);
@@ -126,7 +84,7 @@ TEST(MixtureSplit, RefusesASampleOfTooManyPieces) {
   MixtureWorld world(1);
   world.lengths[705] = 70'000;
   world.mixture.parts = {{"web", 705}, {"giant", 1}, {"rest", world.lengths.size() - 706}};
-  world.mixture.ranges[0].weights = {1, 1, 0};
+  world.mixture.weights = {1, 1, 1};
   const LengthsInMemory source(world.lengths, "data");
   MixturePlanner planner(source, {.cap = 1, .too_long = TooLong::split}, world.mixture);
   PlannedBlock block;

@@ -27,14 +27,10 @@ TEST(Mixture, UsesEverySampleOnceInEachEpochOfItsDataSetWithAnyOptions) {
   RandomOptions random(21);
   for (unsigned seed = 0; seed < 60; ++seed) {
     MixtureWorld world(seed);
-    world.mixture.ranges[0].weights = {random.pick(1, 9) / 1.0, random.pick(0, 9) / 2.0,
-                                       random.pick(0, 3) / 1.0};
-    world.mixture.ranges.push_back({.first_step = 20, .weights = {1, 0, 0.5}, .longest = 0});
-    world.mixture.ranges.push_back({.first_step = 21, .weights = {0, 0, 2}, .longest = 0});
-    world.mixture.ranges.push_back({.first_step = 23, .weights = {0, 1, 0}, .longest = 0});
+    world.mixture.weights = {random.pick(1, 9) / 1.0, random.pick(1, 9) / 2.0, random.pick(1, 9) / 3.0};
     const LengthsInMemory source(world.lengths, "data");
     PlanOptions options = random.next(100, 20);
-    options.cap = std::min<std::uint64_t>(options.cap, 300);  // the tiny data set alone must fill a step
+    options.cap = std::min<std::uint64_t>(options.cap, 300);  // the tiny data set is used often enough
     options.step_tokens = 0;
     const std::string what = fmt::format("world {}: {}", seed, describe(options));
     MixturePlanner planner(source, options, world.mixture);
@@ -52,8 +48,7 @@ TEST(Mixture, UsesEverySampleOnceInEachEpochOfItsDataSetWithAnyOptions) {
 
 // The test above shows that the check accepts a plan of a mixture; this one shows that it finds mistakes in one.
 TEST(Mixture, TheCheckFindsMistakesInAPlan) {
-  MixtureWorld world(1);
-  world.mixture.ranges.push_back({.first_step = 40, .weights = {1, 0, 0}, .longest = 0});
+  const MixtureWorld world(1);
   const PlanOptions options{.ranks = 2, .cap = 130};
   const Plan good = make_mixture_plan(world.lengths, options, world.mixture, "data");
   const auto refused = [&](const std::function<void(Nested&)>& damage, const std::string& why) {
@@ -68,8 +63,6 @@ TEST(Mixture, TheCheckFindsMistakesInAPlan) {
   refused([](Nested& steps) { steps.pop_back(); }, "has 59 steps, but its mixture has 60");
   refused([](Nested& steps) { steps.back()[0][0].pop_back(); }, "samples of 'web' are in epoch");
   refused([&](Nested& steps) { sample(steps) ^= SampleId{77} << kEpochShift; }, "of 'web'");
-  refused([&](Nested& steps) { sample(steps) = world.mixture.parts[0].samples; },
-          "is of 'books', whose weight is 0 in this step");
 }
 
 // As in an epoch (StepTokens.AreTheSameOnAnyNumberOfRanks…): samples are up to half a step, so whole steps need later ones.
@@ -77,8 +70,6 @@ TEST(Mixture, StepTokensAreAPromiseOnAnyNumberOfRanks) {
   MixtureWorld world(5, 200);
   std::mt19937 random(1);
   for (std::uint32_t& length : world.lengths) length = 64 + random() % 448;
-  world.mixture.ranges.push_back({.first_step = 120, .weights = {1, 0, 0}, .longest = 300});
-  world.mixture.ranges.push_back({.first_step = 121, .weights = {1, 1, 0}, .longest = 0});
   const LengthsInMemory source(world.lengths, "data");
   std::vector<std::uint64_t> on_one_rank;
   for (const int ranks : {1, 2, 3, 4}) {
@@ -110,60 +101,40 @@ TEST(Mixture, ResumesStepsOfPromisedTokens) {
   MixtureWorld world(3, 25);
   std::mt19937 random(2);
   for (std::uint32_t& length : world.lengths) length = 20 + random() % 100;
-  world.mixture.ranges.push_back({.first_step = 11, .weights = {1, 0, 2}, .longest = 40});
-  world.mixture.ranges.push_back({.first_step = 14, .weights = {1, 4, 2}, .longest = 0});
   PlanOptions options{.ranks = 2, .cap = 150, .step_tokens = 300, .cost = {10, 1}, .seed = 9};
   expect_resumes(world, options, 1);
   options.cap = 50;
   options.too_long = TooLong::split;
-  world.mixture.ranges[1].longest = 0;
   expect_resumes(world, options, 1);
 }
 
 // After every step the tokens of each data set differ from its weight by at most a few samples.
 void expect_shares(const MixtureWorld& world, const PlanOptions& options, const Nested& steps,
-                   std::uint64_t first_step, std::vector<double> tokens, const std::string& what) {
+                   std::vector<double> tokens, const std::string& what) {
   double longest = world.longest();
   if (options.too_long != TooLong::refuse) longest = std::min(longest, static_cast<double>(options.cap));
   for (std::size_t i = 0; i < steps.size(); ++i) {
-    const std::uint64_t step = first_step + i;
-    const MixtureRange& range = world.mixture.ranges[world.mixture.range_of(step)];
-    if (range.first_step == step) std::fill(tokens.begin(), tokens.end(), 0);
-    PlanOptions in_range = options;
-    in_range.longest = range.longest;
     for (const auto& rank : steps[i]) {
       for (const auto& batch : rank) {
         for (const SampleId id : batch)
-          tokens[world.part_of(id)] += planned_length(id, world.lengths[sample_of(id)], in_range);
+          tokens[world.part_of(id)] += planned_length(id, world.lengths[sample_of(id)], options);
       }
     }
     double all = 0;
     double weights = 0;
     for (std::size_t part = 0; part < tokens.size(); ++part) {
       all += tokens[part];
-      weights += range.weights[part];
+      weights += world.mixture.weights[part];
     }
     for (std::size_t part = 0; part < tokens.size(); ++part) {
-      ASSERT_NEAR(tokens[part], all * range.weights[part] / weights, 3 * longest)
-          << what << ", step " << step << ", part " << part;
-      if (range.weights[part] == 0) {
-        ASSERT_EQ(tokens[part], 0) << what << ", step " << step << ", part " << part;
-      }
+      ASSERT_NEAR(tokens[part], all * world.mixture.weights[part] / weights, 3 * longest)
+          << what << ", step " << i << ", part " << part;
     }
   }
 }
 
-MixtureWorld curriculum(std::uint64_t steps) {
-  MixtureWorld world(1, steps);
-  world.mixture.ranges = {{.first_step = 0, .weights = {1, 1, 0}, .longest = 40},
-                          {.first_step = steps / 3, .weights = {8, 2, 0}, .longest = 0},
-                          {.first_step = steps / 3 + 1, .weights = {0, 1, 0}, .longest = 0},
-                          {.first_step = 2 * steps / 3, .weights = {0, 0.5, 0.5}, .longest = 20}};
-  return world;
-}
-
-TEST(Mixture, SharesOfTokensFollowTheWeightsOfEachRangeInEveryStep) {
-  const MixtureWorld world = curriculum(300);
+TEST(Mixture, SharesOfTokensFollowTheWeightsInEveryStep) {
+  const MixtureWorld world(1, 300);
   const LengthsInMemory source(world.lengths, "data");
   for (const TooLong too_long : {TooLong::refuse, TooLong::split, TooLong::truncate}) {
     PlanOptions options{.ranks = 2, .cap = 500, .cost = {10, 1}, .too_long = too_long};
@@ -172,15 +143,15 @@ TEST(Mixture, SharesOfTokensFollowTheWeightsOfEachRangeInEveryStep) {
     TrainingRun run;
     use(planner, kAllSteps, run);
     ASSERT_EQ(run.steps.size(), 300U);
-    expect_shares(world, options, run.steps, 0, {0, 0, 0}, name_of(too_long));
+    expect_shares(world, options, run.steps, {0, 0, 0}, name_of(too_long));
   }
 }
 
-TEST(Mixture, EveryRangeFollowsItsWeightsWhenResumedOnOtherRanks) {
-  const MixtureWorld world = curriculum(60);
+TEST(Mixture, FollowsItsWeightsWhenResumedOnOtherRanks) {
+  const MixtureWorld world(1, 60);
   const LengthsInMemory source(world.lengths, "data");
   const PlanOptions first{.ranks = 16, .cap = 200};
-  for (const std::uint64_t stop : {1U, 5U, 19U, 20U, 21U, 39U, 40U, 41U, 59U}) {
+  for (const std::uint64_t stop : {1U, 5U, 20U, 41U, 59U}) {
     TrainingRun before;
     MixturePlanner planner(source, first, world.mixture);
     use(planner, stop, before);
@@ -192,44 +163,14 @@ TEST(Mixture, EveryRangeFollowsItsWeightsWhenResumedOnOtherRanks) {
       TrainingRun after;
       use(again, kAllSteps, after);
       ASSERT_EQ(after.steps.size(), 60 - stop);
-      expect_shares(world, options, after.steps, stop, {used.begin(), used.end()},
+      expect_shares(world, options, after.steps, {used.begin(), used.end()},
                     fmt::format("stopped after {}, on {} ranks", stop, ranks));
     }
   }
 }
 
-TEST(Mixture, ARangeCutsSamplesToItsLongestAndOtherRangesDoNot) {
-  MixtureWorld world(2, 120);
-  world.mixture.ranges = {{.first_step = 0, .weights = {1, 1, 1}, .longest = 30},
-                          {.first_step = 50, .weights = {1, 1, 1}, .longest = 0},
-                          {.first_step = 90, .weights = {1, 1, 1}, .longest = 30}};
-  const LengthsInMemory source(world.lengths, "data");
-  MixturePlanner planner(source, {.ranks = 2, .cap = 200, .cost = {10, 1}}, world.mixture);
-  std::uint64_t steps = 0;
-  std::uint32_t longest_cut = 0;
-  std::uint32_t longest_whole = 0;
-  for (PlannedBlock block; planner.next_block(block);) {
-    expect_steps(block.plan, world.lengths, "in a block");
-    for (std::size_t step = 0; step < block.plan.steps(); ++step, ++steps) {
-      std::uint64_t tokens = 0;
-      for (const SampleId id : block.plan.step_samples(step)) {
-        const std::uint32_t length = planned_length(id, world.lengths[sample_of(id)], block.plan.options());
-        tokens += length;
-        std::uint32_t& longest = steps < 50 || steps >= 90 ? longest_cut : longest_whole;
-        longest = std::max(longest, length);
-      }
-      EXPECT_GE(tokens, 190U) << "the step is nearly full";
-    }
-  }
-  EXPECT_EQ(steps, 120U);
-  EXPECT_EQ(longest_cut, 30U);
-  EXPECT_GT(longest_whole, 90U);
-}
-
 TEST(Mixture, ResumesAfterEveryStepOnOtherNumbersOfRanks) {
-  MixtureWorld world(3, 25);
-  world.mixture.ranges.push_back({.first_step = 11, .weights = {1, 0, 2}, .longest = 40});
-  world.mixture.ranges.push_back({.first_step = 12, .weights = {1, 1, 2}, .longest = 0});
+  const MixtureWorld world(3, 25);
   PlanOptions options{.ranks = 2, .cap = 150, .accumulate = 2, .cost = {10, 1}, .seed = 9};
   expect_resumes(world, options, 1);
   options.padded = true;
@@ -239,7 +180,6 @@ TEST(Mixture, ResumesAfterEveryStepOnOtherNumbersOfRanks) {
   options.cap = 60;
   for (const TooLong too_long : {TooLong::skip, TooLong::truncate}) {
     options.too_long = too_long;
-    world.mixture.ranges[1].longest = 0;  // other ranges would use the samples that this one skips
     expect_resumes(world, options, 4);
   }
 }
@@ -249,7 +189,7 @@ TEST(Mixture, UsesDataOfManyBlocks) {
   MixtureWorld world(6, 900);
   world.lengths = length_lists(700'000, 500, 3)[1].lengths;
   world.mixture.parts = {{"large", 600'000}, {"small", 100'000}};
-  world.mixture.ranges = {{.first_step = 0, .weights = {1, 1}, .longest = 0}};
+  world.mixture.weights = {1, 1};
   const LengthsInMemory source(world.lengths, "data");
   const PlanOptions options{.ranks = 8, .cap = 4096, .cost = {3000, 1}};
   MixturePlanner planner(source, options, world.mixture);
@@ -333,17 +273,10 @@ TEST(Mixture, MistakesAreReported) {
   refused([](Mixture& m) { m.parts[1].samples = 0; }, "'books' has no samples");
   refused([](Mixture& m) { m.parts[1].samples += 1; }, "792 samples together, but the data have 791");
   refused([](Mixture& m) { m.steps = 0; }, "number of steps");
-  refused([](Mixture& m) { m.ranges.clear(); }, "at least one range");
-  refused([](Mixture& m) { m.ranges[0].first_step = 1; }, "must begin at step 0, not 1");
-  refused([](Mixture& m) { m.ranges.push_back(m.ranges[0]); }, "must begin after step 0");
-  refused([](Mixture& m) { m.ranges[0].weights.pop_back(); }, "2 weights for 3 data sets");
-  refused([](Mixture& m) { m.ranges[0].weights[2] = -1; }, "weight of 'tiny'");
-  refused([](Mixture& m) { m.ranges[0].weights[0] = std::nan(""); }, "weight of 'web'");
-  refused(
-      [](Mixture& m) {
-        m.ranges[0].weights = {0, 0, 0};
-      },
-      "weights from step 0 must have a finite sum above 0");
+  refused([](Mixture& m) { m.weights.pop_back(); }, "2 weights for 3 data sets");
+  refused([](Mixture& m) { m.weights[2] = 0; }, "weight of 'tiny' must be a finite number above 0, not 0");
+  refused([](Mixture& m) { m.weights[0] = std::nan(""); }, "weight of 'web'");
+  refused([](Mixture& m) { m.weights.assign(3, 1e308); }, "must have a finite sum");
 }
 
 TEST(Mixture, RefusesAStateOfOtherDataOrAnotherMixture) {
@@ -358,7 +291,7 @@ TEST(Mixture, RefusesAStateOfOtherDataOrAnotherMixture) {
   EXPECT_THAT([&] { MixturePlanner(others, options, world.mixture, state); },
               ThrowsMessage<Error>(HasSubstr("other data")));
   Mixture mixture = world.mixture;
-  mixture.ranges[0].weights[0] = 7;
+  mixture.weights[0] = 7;
   EXPECT_THAT([&] { MixturePlanner(source, options, mixture, state); },
               ThrowsMessage<Error>(HasSubstr("another order")));
   PlanOptions seed = options;

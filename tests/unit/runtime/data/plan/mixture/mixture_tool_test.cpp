@@ -30,10 +30,7 @@ class MixtureTool : public PlanTool {
     return {{"parts",
              {{{"name", "web"}, {"lengths", "web.csv"}, {"column", "n"}},
               {{"name", "books"}, {"lengths", "books.csv"}}}},
-            {"ranges",
-             {{{"first_step", 0}, {"weights", {3, 1}}, {"longest", 50}},
-              {{"first_step", 10}, {"weights", {1, 1}}},
-              {{"first_step", 25}, {"weights", {1, 0}}}}},
+            {"weights", {1, 1}},
             {"steps", 30}};
   }
   std::string file(const nlohmann::json& mixture) const { return write("mixture.json", mixture.dump()); }
@@ -72,7 +69,7 @@ TEST_F(MixtureTool, ThePlanFileHasTheStepsAndTheMixture) {
   const nlohmann::json& planned = lines[0]["mixture"];
   EXPECT_EQ(planned["parts"][1]["name"], "books");
   EXPECT_EQ(planned["parts"][1]["samples"], 5);
-  EXPECT_EQ(planned["ranges"], mixture()["ranges"]);
+  EXPECT_EQ(planned["weights"], mixture()["weights"]);
   EXPECT_EQ(planned["steps"], 30);
   for (std::size_t i = 1; i < lines.size(); ++i) EXPECT_EQ(lines[i]["step"], i - 1);
   EXPECT_GT(planned["parts"][1]["drawn"], 10U) << "the books are used more than twice";
@@ -109,9 +106,8 @@ TEST_F(MixtureTool, EachMistakeInTheFileIsReportedInOneLine) {
         m["parts"][0] = {{"name", "p"}, {"packed", {1}}};
       },
       "\"packed\" must be a string, not 1");
-  refused([](auto& m) { m["ranges"][1]["weights"] = {1}; }, "1 weights for 2 data sets");
-  refused([](auto& m) { m["ranges"][1]["weights"] = {1, "a"}; }, "\"weights\" must be a number, not \"a\"");
-  refused([](auto& m) { m["ranges"][1]["first"] = 7; }, "unknown key \"first\"");
+  refused([](auto& m) { m["weights"] = {1}; }, "1 weights for 2 data sets");
+  refused([](auto& m) { m["weights"] = {1, "a"}; }, "\"weights\" must be a number, not \"a\"");
   const ProcessResult no_json =
       tool({"make", "--mixture", write("mixture.json", "{"), "--ranks", "2", "--cap", "100"});
   EXPECT_THAT(no_json.error, HasSubstr("mixture.json: the file is not valid JSON"));

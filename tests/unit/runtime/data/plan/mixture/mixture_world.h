@@ -29,7 +29,7 @@ struct MixtureWorld {
     add("books", length_lists(90, 100, seed + 1)[0].lengths);
     add("tiny", {2});  // used hundreds of times in a block
     mixture.steps = steps;
-    mixture.ranges = {{.first_step = 0, .weights = {6, 3, 1}, .longest = 0}};
+    mixture.weights = {6, 3, 1};
   }
 
   std::size_t part_of(SampleId id) const {

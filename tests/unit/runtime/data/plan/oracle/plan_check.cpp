@@ -14,7 +14,6 @@ namespace {
 
 // Tokens of a sample, or of a piece of a split sample; 0 if there is no such piece.
 std::uint64_t tokens_in_plan(SampleId id, std::uint64_t length, const PlanOptions& options) {
-  if (options.longest > 0) length = std::min(length, options.longest);
   const std::uint64_t begin = piece_of(id) * options.cap;
   if (begin >= length || (begin > 0 && options.too_long != TooLong::split)) return 0;
   const bool cut = options.too_long == TooLong::truncate || options.too_long == TooLong::split;
@@ -41,13 +40,7 @@ void check_micro_batch(const Plan& plan, std::size_t step, std::span<const Sampl
     const std::uint64_t length = tokens_in_plan(id, tokens[sample], options);
     if (length == 0) fail("sample {} has no piece {}", sample, piece_of(id));
     const bool used_before = coverage.add(id) > 0;
-    if (plan.mixture() != nullptr) {
-      const Mixture& mixture = plan.mixture()->mixture;
-      const std::size_t part = coverage.part_of(id);
-      if (!(mixture.ranges[mixture.range_of(step)].weights[part] > 0)) {
-        fail("sample {} is of '{}', whose weight is 0 in this step", sample, mixture.parts[part].name);
-      }
-    } else if (used_before && !may_repeat) {
+    if (used_before && !may_repeat && plan.mixture() == nullptr) {
       fail("sample {} was already in step {}", sample, step_with(plan, id));
     }
     sum += length;
@@ -78,7 +71,7 @@ CheckedPlan check_plan(const Plan& plan, const Lengths& lengths) {
   }
   PlanCoverage coverage(plan, tokens);
   for (std::size_t step = 0; step < plan.steps(); ++step) {
-    const PlanOptions options = options_of_step(plan, step);
+    const PlanOptions& options = plan.options();
     if (plan.step_samples(step).empty()) fail("step {} has no samples on any rank", step);
     for (int rank = 0; rank < options.ranks; ++rank) {
       const std::size_t micro_batches = plan.micro_batches(step, rank);

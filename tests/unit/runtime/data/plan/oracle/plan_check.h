@@ -20,8 +20,7 @@ void check_is_plan_of(const Plan& plan, const Lengths& lengths);
 /// Throws Error that describes the first mistake in one line. Mistakes are: other data than planned; a
 /// sample that is missing, unknown or used twice; a micro-batch over the cap; different numbers of
 /// micro-batches if the plan promises equal ones. In a mixture also: a sample that is not once in each
-/// epoch of its data set, a wrong number of steps, and a sample of a data set whose weight is 0 in the
-/// range.
+/// epoch of its data set, and a wrong number of steps.
 CheckedPlan check_plan(const Plan& plan, const Lengths& lengths);
 
 }  // namespace lockstep::data

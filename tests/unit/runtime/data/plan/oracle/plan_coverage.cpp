@@ -23,9 +23,6 @@ PlanCoverage::PlanCoverage(const Plan& plan, std::span<const std::uint32_t> leng
     return;
   }
   const PlannedMixture& planned = *plan.mixture();
-  for (const MixtureRange& range : planned.mixture.ranges) {
-    if (range.longest > 0) shortest_limit_ = std::min(shortest_limit_, range.longest);
-  }
   std::uint64_t begin = 0;
   for (std::size_t i = 0; i < planned.drawn.size(); ++i) {
     const MixturePart& part = planned.mixture.parts[i];
@@ -48,12 +45,12 @@ std::size_t PlanCoverage::part_of(SampleId id) const {
   return static_cast<std::size_t>(after - parts_.begin()) - 1;
 }
 
-// The pieces of a sample that every epoch has, even if a range cuts it; 0 if it may be skipped.
+// The pieces of a sample that every epoch has; 0 if it may be skipped.
 std::uint64_t PlanCoverage::pieces_in_every_epoch(std::uint64_t length) const {
   const PlanOptions& options = plan_.options();
   if (options.too_long == TooLong::skip && length > options.cap) return 0;
   if (options.too_long != TooLong::split) return 1;
-  return (std::min(length, shortest_limit_) + options.cap - 1) / options.cap;
+  return (length + options.cap - 1) / options.cap;
 }
 
 std::string PlanCoverage::describe(SampleId id, std::uint64_t expected) const {

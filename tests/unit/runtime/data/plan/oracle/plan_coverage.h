@@ -16,6 +16,8 @@
 
 namespace lockstep::data {
 
+class Plan;
+
 class PlanCoverage {
  public:
   /// Counts only the pieces that a mixture has left. `plan` and `lengths` must outlive this object.
@@ -32,9 +34,6 @@ class PlanCoverage {
   };
   Counts count() const;
 
-  /// The part of the mixture that holds the sample.
-  std::size_t part_of(SampleId id) const;
-
  private:
   struct PartUse {
     std::string name;
@@ -44,15 +43,15 @@ class PlanCoverage {
   };
   void count_missing(const PartUse& part, Counts& counts) const;
   std::uint64_t pieces_in_every_epoch(std::uint64_t length) const;
+  std::size_t part_of(SampleId id) const;
   std::string describe(SampleId id, std::uint64_t expected) const;
   std::uint32_t& uses(SampleId id) { return id < whole_uses_.size() ? whole_uses_[id] : other_uses_[id]; }
   std::uint32_t uses(SampleId id) const;
 
   const Plan& plan_;
   const std::span<const std::uint32_t> lengths_;
-  std::uint64_t shortest_limit_ = ~std::uint64_t{0};  // the smallest `longest` of a range
-  std::vector<PartUse> parts_;                        // an epoch is one part
-  std::vector<std::uint32_t> whole_uses_;             // of ids without a piece and an epoch
+  std::vector<PartUse> parts_;             // an epoch is one part
+  std::vector<std::uint32_t> whole_uses_;  // of ids without a piece and an epoch
   std::unordered_map<SampleId, std::uint32_t> other_uses_;
 };
 
