@@ -206,7 +206,7 @@ TEST_F(StepTimerTest, MetricsOffWritesNoFile) {
 }
 
 TEST_F(StepTimerTest, ValuesOtherThanOnAndOffAreRefusedAtTheStart) {
-  for (const char* name : {"LOCKSTEP_METRICS", "LOCKSTEP_JOB_COMMENT"}) {
+  for (const char* name : {"LOCKSTEP_METRICS"}) {
     ::setenv(name, "maybe", 1);
     EXPECT_THAT([&] { const StepTimer timer(identity_); },
                 ::testing::ThrowsMessage<Error>(
