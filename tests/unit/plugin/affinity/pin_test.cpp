@@ -184,12 +184,5 @@ TEST(Launcher, ARankThatIsNotBelowTheSizeIsRefused) {
   EXPECT_THROW(find_local_rank(), UsageError);
 }
 
-TEST(Processes, GroupsThreadsByMask) {
-  const ProcessView view = view_process(::getpid());
-  ASSERT_EQ(view.groups.size(), 1U);
-  EXPECT_EQ(view.groups[0].threads, 1);
-  EXPECT_FALSE(view.groups[0].last.empty());
-}
-
 }  // namespace
 }  // namespace lockstep::affinity
