@@ -187,6 +187,12 @@ void check_settings(const Settings& settings, const std::optional<spank::Config>
         "Staging in the background takes the CPUs of tasks, and jobs may use those of others.",
         "TaskPlugin=task/cgroup,task/affinity in slurm.conf, and ConstrainCores=yes in cgroup.conf");
   }
+  if (value_of(settings, "PrologFlags").find("RunInJob") != std::string::npos) {
+    report.warning(
+        "slurm-settings", "PrologFlags has RunInJob: Slurm then does not call plugins at a job's end",
+        "Folders of ended jobs stay until lockstep-gc removes them after a day, and records until the next boot.",
+        "leave RunInJob out of PrologFlags in slurm.conf");
+  }
   if (report.findings().size() == before)
     report.ok("slurm-settings", "Slurm's configuration suits the plugin");
 }
