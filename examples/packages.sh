@@ -1,17 +1,20 @@
 #!/usr/bin/env bash
 # Installs missing Debian packages that Lockstep needs, by group:
-#   build      compiler, libraries and headers            cluster     the embedded Slurm cluster and Open MPI
-#   corpus     the text example's corpus and tokeniser    monitoring  Prometheus
-#   test       only for the tests                         peers       comparisons in tests and benchmarks, plots
-#   package    man pages, packages and their checks       pip         Python and pip, to install PyTorch
+#   build      compiler, libraries and headers            tools       the same without LibTorch and MPI
+#   cluster    the embedded Slurm cluster and Open MPI    monitoring  Prometheus
+#   corpus     the text example's corpus and tokeniser    peers       comparisons in tests and benchmarks, plots
+#   test       only for the tests                         pip         Python and pip, to install PyTorch
+#   package    man pages, packages and their checks
 # Usage: packages.sh [--list] GROUP...   (needs root only if packages are missing)
 set -euo pipefail
 
+tools="build-essential cmake ninja-build ccache pkg-config git ca-certificates
+  libslurm-dev libhwloc-dev libmicrohttpd-dev libgnutls28-dev libyaml-cpp-dev libcrypt-dev
+  libcli11-dev libfmt-dev prometheus-cpp-dev nlohmann-json3-dev libxxhash-dev libarchive-dev libfuse3-dev
+  libssl-dev libpng-dev libjpeg-dev libhdf5-dev libmunge-dev libgtest-dev libgmock-dev libbenchmark-dev"
 declare -A packages=(
-  [build]="build-essential cmake ninja-build ccache pkg-config git ca-certificates
-    libslurm-dev libhwloc-dev libopenmpi-dev libtorch-dev libopenblas0-pthread libmicrohttpd-dev libgnutls28-dev libyaml-cpp-dev libcrypt-dev
-    libcli11-dev libfmt-dev prometheus-cpp-dev nlohmann-json3-dev libxxhash-dev libarchive-dev libfuse3-dev
-    libssl-dev libpng-dev libjpeg-dev libhdf5-dev libmunge-dev libgtest-dev libgmock-dev libbenchmark-dev"
+  [tools]="$tools"
+  [build]="$tools libopenmpi-dev libtorch-dev libopenblas0-pthread"
   [cluster]="slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge openmpi-bin openssh-client
     iproute2 util-linux procps fuse3"
   [corpus]="sentencepiece mandoc"

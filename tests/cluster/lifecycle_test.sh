@@ -57,9 +57,9 @@ assert_equal 2 "$(on_head srun -N2 hostname | wc -l)"
 test_case "a command of exec ends with its caller"
 "$source_root/tests/cluster/embedded/cluster" exec --name "$cluster_name" -- sleep 1000 &
 sleeper=$!
-assert_within 10 eval "on_head pgrep -x sleep"
+assert_within 10 eval "on_head pgrep -xf 'sleep 1000'"
 kill -9 $sleeper
-assert_within 10 eval "! on_head pgrep -x sleep"
+assert_within 10 eval "! on_head pgrep -xf 'sleep 1000'"
 assert_exit 0 cluster down
 assert_no_traces
 

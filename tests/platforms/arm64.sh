@@ -8,8 +8,8 @@ cd "$(dirname "$0")/../.."
 dpkg --add-architecture arm64
 apt-get update
 native=(crossbuild-essential-arm64 cmake ninja-build ccache pkg-config git ca-certificates nlohmann-json3-dev libcli11-dev python3 qemu-user)
-mapfile -t foreign < <(examples/packages.sh --list build | grep -E '^(lib|prometheus-cpp).*-dev$' |
-  grep -vE 'torch|mpi|cli11|benchmark' | sed 's/$/:arm64/')
+mapfile -t foreign < <(examples/packages.sh --list tools | grep -E '^(lib|prometheus-cpp).*-dev$' |
+  grep -vE 'cli11|benchmark' | sed 's/$/:arm64/')
 DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "${native[@]}" "${foreign[@]}"
 
 unity=()

@@ -114,7 +114,8 @@ for name in $(compgen -e | grep -E '^(CI|CTEST_.*|PIP_.*|OPENBLAS_.*|[a-z]+_prox
   environment+=("$name=${!name}")
 done
 
-# in_root COMMAND...: without pivot_root, programs in the root could not make mount namespaces.
+# in_root COMMAND...: without pivot_root, programs in the root could not make mount namespaces. In the background, because
+# unshare and its first process ignore SIGTERM.
 in_root() {
   # shellcheck disable=SC2016  # expanded by the inner shell
   unshare --mount --pid --fork --kill-child --ipc --uts bash -c '
@@ -139,7 +140,10 @@ in_root() {
     pivot_root . .old
     umount -l /.old
     cd "$checkout"
-    exec env -i "$@"' in_root "$root" "$checkout" ${#binds[@]} "${binds[@]}" "${environment[@]}" "$@"
+    exec env -i "$@"' in_root "$root" "$checkout" ${#binds[@]} "${binds[@]}" "${environment[@]}" "$@" <&0 &
+  # shellcheck disable=SC2064  # this process
+  trap "kill -KILL $!; exit 143" HUP INT TERM
+  wait $!
 }
 
 if [ $exec = yes ]; then

@@ -443,6 +443,8 @@ void end_task_if_needed(spank_t spank, const std::string& what) {
 }
 
 void task_init(spank_t spank) {
+  // srun of Slurm 24.11 has copied its environment before init_post_opt removed the key from it.
+  spank_unsetenv(spank, link_variable().c_str());
   if (!failure().empty()) return end_task_if_needed(spank, failure());
   const bool bound_by_hand = job_variable(spank, kBoundByHand) == kYes;
   spank_unsetenv(spank, kBoundByHand);

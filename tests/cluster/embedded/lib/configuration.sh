@@ -125,9 +125,10 @@ CONF
 
 # add_account NAME ID HOME SHELL: adds a user and a group of that name and number to the files in $etc.
 add_account() {
-  sed -i "/^$1:/d" "$etc/passwd" "$etc/group"
+  sed -i "/^$1:/d" "$etc"/{passwd,group,shadow}
   echo "$1:x:$2:$2::$3:$4" >>"$etc/passwd"
   echo "$1:x:$2:" >>"$etc/group"
+  echo "$1:*:::::::" >>"$etc/shadow" # slurmd starts some batch jobs by su, which asks PAM
 }
 
 # Makes a copy of the host's /etc for the cluster: write_etc FOLDER FIRST_JOB_ID
