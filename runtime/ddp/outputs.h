@@ -83,7 +83,7 @@ struct OutputTensors<std::optional<Part>> {
 template <typename Output>
 struct OutputTensors<Output, std::enable_if_t<std::ranges::input_range<const Output> &&
                                               !std::is_convertible_v<Output, std::string_view>>> {
-  using Part = std::remove_cvref_t<std::ranges::range_reference_t<const Output>>;
+  using Part = std::ranges::range_value_t<const Output>;  // the elements of c10::List are proxies
   static constexpr bool known = OutputTensors<Part>::known;
   static void collect(const Output& output, std::vector<torch::Tensor>& tensors) {
     for (const auto& part : output) OutputTensors<Part>::collect(part, tensors);
@@ -95,15 +95,6 @@ struct OutputTensors<torch::OrderedDict<Key, Value>> {
   static constexpr bool known = OutputTensors<Value>::known;
   static void collect(const torch::OrderedDict<Key, Value>& output, std::vector<torch::Tensor>& tensors) {
     for (const auto& item : output) OutputTensors<Value>::collect(item.value(), tensors);
-  }
-};
-
-// Their elements are proxies.
-template <typename Part>
-struct OutputTensors<c10::List<Part>> {
-  static constexpr bool known = OutputTensors<Part>::known;
-  static void collect(const c10::List<Part>& output, std::vector<torch::Tensor>& tensors) {
-    for (std::size_t i = 0; i < output.size(); ++i) OutputTensors<Part>::collect(output.get(i), tensors);
   }
 };
 
