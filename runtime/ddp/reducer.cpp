@@ -129,7 +129,7 @@ void Reducer::arm_from(const std::vector<torch::Tensor>& outputs) {
 
 void Reducer::begin(Averaging mode, std::int64_t count) {
   reset_after_throw();
-  refuse_averaged_gradients();
+  if (mode != Averaging::over_ranks) refuse_averaged_gradients();
   average_.begin(mode, count);
   begin_backward();
 }

@@ -72,6 +72,7 @@ TEST(Operations, KeepTheirBucketsWhenBackwardThrows) {
     reducer.begin(ddp::Averaging::by_count, 5);
     net(rows(1, 1)).sum().backward();
     reducer.finish();  // the buckets are laid out again
+    net->zero_grad();
     reducer.begin(ddp::Averaging::by_count, 5);
     torch::Tensor loss = torch::zeros({}, torch::kDouble);
     const auto parameters = net->named_parameters();
