@@ -7,7 +7,7 @@ source "$(dirname "$0")/lib.sh"
 own_cluster --nodes 2
 on_head mkdir packed
 token_packs "$shared/home/alice/packed"
-for tool in lockstep-stage lockstep-pin; do home_program $tool lockstep/bin; done
+for tool in lockstep-stage lockstep-pin; do home_program $tool .local/lockstep/bin; done
 home_program text_lm .
 
 # trains: submits the job script; its output is in $output, and each of the nodes has written $1.
@@ -30,8 +30,8 @@ test_case "the next job finds the copies on the nodes"
 trains " found in the cache in "
 
 test_case "the page for users without root runs as printed, from the packing of the data to the report"
-for tool in lockstep-pack lockstep-report; do home_program $tool lockstep/bin; done
-on_head sh -c 'mkdir -p lockstep/share/lockstep/python && cat >lockstep/share/lockstep/python/lockstep.py' \
+for tool in lockstep-pack lockstep-report; do home_program $tool .local/lockstep/bin; done
+on_head sh -c 'mkdir -p .local/lockstep/share/lockstep/python && cat >.local/lockstep/share/lockstep/python/lockstep.py' \
   <"$source_root/exporters/python/lockstep.py"
 on_head sh -c 'mkdir -p examples/home && cat >examples/home/home.sbatch' <"$source_root/examples/home/home.sbatch"
 printed=$(python3 "$source_root/tests/docs/blocks.py" "$source_root/docs/start/no-root.md")
