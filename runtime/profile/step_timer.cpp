@@ -23,7 +23,6 @@
 namespace lockstep::profile {
 namespace {
 
-
 double milliseconds(std::uint64_t ns) {
   return static_cast<double>(ns) * 1e-6;
 }

@@ -1,5 +1,7 @@
 #include "staging/rendezvous/node_names.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdint>

@@ -79,9 +79,9 @@ void add_problems(cache::NodeReport& node, std::uint64_t quota, std::uint64_t to
 void print_text(const cache::NodeReport& node, const Sums& all, const StatusArguments& arguments,
                 std::uint64_t total) {
   const std::chrono::seconds keep(arguments.keep);
-  fmt::print("{}: {} {}, {} objects, {}{}; the disk has {} free\n", node.cache.string(), node.stores.size(),
-             node.stores.size() == 1 ? "store" : "stores", all.objects, format_bytes(all.bytes),
-             total > 0 ? " of " + format_bytes(total) : "", format_bytes(node.free));
+  fmt::print("{}: {} {}, {} object{}, {}{}; the disk has {} free\n", node.cache.string(), node.stores.size(),
+             node.stores.size() == 1 ? "store" : "stores", all.objects, all.objects == 1 ? "" : "s",
+             format_bytes(all.bytes), total > 0 ? " of " + format_bytes(total) : "", format_bytes(node.free));
   fmt::print(
       "in use by jobs {}, being copied {}, used less than {} ago {}, could be freed {}; last used between {} and {}\n",
       format_bytes(all.in_use), format_bytes(all.copying), format_seconds(arguments.keep),

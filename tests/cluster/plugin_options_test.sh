@@ -153,7 +153,7 @@ int setenv(const char* name, const char* value, int replace) {
   return real(name, strcmp(name, "SLURM_JOB_PARTITION") == 0 ? "other" : value, replace);
 }
 C
-forged=(on_head env SLURM_JOB_PARTITION=other LD_PRELOAD=$packs/forge.so srun -w n1 -n1)
+forged=(on_head env SLURM_JOB_PARTITION=other LD_PRELOAD="$packs/forge.so" srun -w n1 -n1)
 assert_contains "$("${forged[@]}" env)" "SLURM_JOB_PARTITION=other"
 assert_exit 3 "${forged[@]}" --stage=$packs/good echo started
 assert_contains "$output" "quota 4.00 KiB"

@@ -65,8 +65,8 @@ struct PreparedStep {
   int cpus_per_task = 0;               ///< value of --cpus-per-task, or 0
   bool ignored_cpus_per_task = false;  ///< it is the job's, which srun has not taken over
   std::optional<StepLease> lease;      ///< held until the step ends
-  std::vector<UniqueFd> marks;         ///< of the step's folders (step_folders.h), held until this process ends
-  UniqueFd lifetime;  ///< write end of StepOnNode::lifetime_fd, closed when all tasks have ended
+  std::vector<UniqueFd> marks;  ///< of the step's folders (step_folders.h), held until this process ends
+  UniqueFd lifetime;            ///< write end of StepOnNode::lifetime_fd, closed when all tasks have ended
   std::uint32_t ended_tasks = 0;
 };
 
@@ -130,11 +130,24 @@ void identify_by_variables(spank_t spank, StepOnNode& step) {
   step.srun_address = job_variable(spank, "SLURM_LAUNCH_NODE_IPADDR");
 }
 
+// From 26.05 on, Slurm asks for a job by the number of a step.
+template <typename Job>
+int load_job(int (*load)(job_info_msg_t**, Job, std::uint16_t), job_info_msg_t** found, std::uint32_t job) {
+  if constexpr (std::is_integral_v<Job>) {
+    return load(found, job, SHOW_ALL);
+  } else {
+    Job number{};
+    number.job_id = job;
+    number.step_id = number.step_het_comp = NO_VAL;
+    return load(found, number, SHOW_ALL);
+  }
+}
+
 // Only slurmctld knows the job's partition for certain: SPANK does not have it, and the variables of a step are those that the
 // user's srun has sent.
 std::string partition_of(std::uint32_t job) {
   job_info_msg_t* found = nullptr;
-  if (slurm_load_job(&found, job, SHOW_ALL) != SLURM_SUCCESS) {
+  if (load_job(&slurm_load_job, &found, job) != SLURM_SUCCESS) {
     throw Error("cannot ask slurmctld for the job's partition, which has settings in lockstep.conf: " +
                 std::string(slurm_strerror(errno)) + "; try again");
   }

@@ -112,6 +112,13 @@ TEST_F(Unfit, AnObjectThatIsOnlyHereOrThereIsNamed) {
   EXPECT_THAT(extra, HasSubstr("it has 'tokens', which this program did not add"));
 }
 
+struct Data {
+  void save(torch::serialize::OutputArchive& archive) const {
+    archive.write("state", c10::IValue(std::string("old data")));
+  }
+  void load(torch::serialize::InputArchive& /*archive*/) {}
+};
+
 struct OtherData {
   void save(torch::serialize::OutputArchive& /*archive*/) const {}
   void load(torch::serialize::InputArchive& archive) {
@@ -124,11 +131,11 @@ struct OtherData {
 TEST_F(Unfit, AStateThatAnObjectRefusesChangesNothing) {
   const SharedFolder folder;
   Net net;
-  std::string text = "old data";
+  Data saved;
   {
     Checkpointer checkpointer(world(), folder / "run");
     checkpointer.add("model", *net);
-    checkpointer.add("data", text);
+    checkpointer.add("data", saved);
     checkpointer.save(1);
     checkpointer.wait();
   }

@@ -63,7 +63,10 @@ TEST(Validation, EndsTheStepAndItsTimeBelongsToNone) {
   profile::StepTimer& timer = world().timer();
   Net net;
   DistributedDataParallel ddp(net, world(), small_buckets());
-  const auto train = [&] { ddp.backward(ddp(rows(2, 1)).square().sum(), 4); };
+  const auto train = [&] {
+    net->zero_grad();
+    ddp.backward(ddp(rows(2, 1)).square().sum(), 4);
+  };
   timer.begin_step();  // ends the step of an earlier test
   const auto steps = timer.totals().steps;
   train();

@@ -72,7 +72,7 @@ TEST_F(PlanTool, ShowsOnlyAFewPrintableCharactersOfAFileThatIsNotAList) {
 TEST_F(PlanTool, RefusesTokensThatAreNotIntegersByTheirType) {
   for (const auto& [pack, type] : {std::pair{"float32", "f32"}, {"float64", "f64"}}) {
     const ProcessResult result =
-        tool({"stats", std::string(LOCKSTEP_TEST_DATA "/formats/megatron/") + pack + ".idx"});
+        tool({"stats", std::string(LOCKSTEP_FORMAT_VECTORS "/megatron/") + pack + ".idx"});
     EXPECT_EQ(result.exit_code, 1);
     EXPECT_THAT(result.error, AllOf(HasSubstr(pack), HasSubstr(type), HasSubstr("must be integers")));
   }

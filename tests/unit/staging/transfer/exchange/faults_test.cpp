@@ -195,7 +195,9 @@ TEST_P(ExchangeFaultsLanes, NodeThatBreaksOffIsReplacedByTheSource) {
     const auto begin = steady_clock::now();
     const auto ends = put_with(pack, faults[i].state, faults[i].serve, faults[i].killed);
     EXPECT_LT(steady_clock::now() - begin, seconds(60)) << "one chunk that trickles would last half an hour";
-    EXPECT_EQ(expect_good(ends, pack), size_of(pack));
+    // Several connections give the node up one after the other.
+    EXPECT_GE(expect_good(ends, pack), size_of(pack));
+    EXPECT_LE(expect_good(ends, pack), size_of(pack) + (GetParam() - 1) * kChunk);
     EXPECT_THAT(ends[0].note(), HasSubstr(faults[i].note));
     for (int node = 0; node < 2; ++node) FileSystem::real().remove_all(cache(node));
   }
