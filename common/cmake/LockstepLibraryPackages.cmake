@@ -18,7 +18,7 @@ function(lockstep_packages_of result)
 endfunction()
 
 set(loaded "")
-foreach(library IN ITEMS torch fmt archive hdf5_serial crypto xxhash png jpeg mpi prometheus-cpp-pull)
+foreach(library IN ITEMS torch fmt archive hdf5_serial xxhash png jpeg mpi prometheus-cpp-pull)
   unset(found CACHE)
   find_library(found ${library} HINTS ${MPI_CXX_LIBRARIES} ${hdf5_LIBRARY_DIRS})
   if(found)

@@ -1,8 +1,7 @@
 // The checks of lockstep-doctor. Each adds its findings to the report under the ids that its comment names; docs/admins/doctor.md
 // has the table of all ids.
 //
-// Threads: main's thread, as long as no other one changes the environment. They run other programs; check_neighbours()
-// answers the other nodes in another thread.
+// Threads: main's thread, as long as no other one changes the environment. They run other programs.
 #pragma once
 
 #include <cstddef>

@@ -5,7 +5,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
-examples/packages.sh tools cluster
+examples/packages.sh tools cluster pip
 export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1
 cmake --preset release -B build/plugin -DLOCKSTEP_WERROR=ON -DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=8 \
   -DLOCKSTEP_BUILD_PLUGIN=ON -DLOCKSTEP_BUILD_STAGING=ON -DLOCKSTEP_BUILD_EXPORTERS=ON -DLOCKSTEP_BUILD_COMM=OFF \

@@ -24,8 +24,7 @@ inline constexpr int kFirstDescriptor = 3;
 
 /// The helper of this plugin's version, <prefix>/lib/lockstep/VERSION/NAME, where `folder` is <prefix>/bin: while the
 /// software is upgraded, slurmstepd and srun still run the version that they have loaded. `folder`/NAME if `folder`
-/// has another name, or the version's own is not there: packages replace it, and a helper accepts the command line of the
-/// previous version.
+/// has another name, or the version's own is not there: packages replace it.
 std::string helper_program(const std::string& folder, const std::string& name);
 
 struct Command {
