@@ -157,7 +157,9 @@ std::vector<PutResult> put_on_nodes(const std::vector<std::string>& sources, Put
     exchange.first_port = exchange.last_port = nodes.node_id == 0 ? 0 : addresses[nodes.node_id].port;
     exchange.chunk_bytes = options.sizes.chunk_bytes;
     exchange.timeouts = nodes.peer_timeouts;
-    peers = std::make_unique<PeerGroup>(*rendezvous, exchange, addresses[nodes.node_id].host);
+    std::vector<std::string> names;
+    for (const NodeAddress& node : addresses) names.push_back(node.host);
+    peers = std::make_unique<PeerGroup>(*rendezvous, exchange, std::move(names));
     options.peers = peers.get();
     results = put(sources, options);
   } catch (const std::exception& error) {

@@ -15,9 +15,6 @@
 
 namespace lockstep::transfer {
 
-/// A chunk in memory. As long as it is lent, its memory is not used again.
-using LentChunk = std::shared_ptr<const ChunkBuffers::Buffer>;
-
 class RecentChunks {
  public:
   /// A chunk of one source, which its address stands for.
@@ -26,8 +23,7 @@ class RecentChunks {
   /// Keeps up to `max` chunks, lent ones included.
   explicit RecentChunks(std::size_t max) : max_(max) {}
 
-  void keep(const Key& key, ChunkBuffers::Buffer data) {
-    auto chunk = std::make_shared<const ChunkBuffers::Buffer>(std::move(data));
+  void keep(const Key& key, LentChunk chunk) {
     const std::lock_guard lock(mutex_);
     chunks_.emplace_back(key, std::move(chunk));
     if (chunks_.size() <= max_) return;

@@ -191,7 +191,7 @@ TEST_P(TransferNodesLanes, NodeThatStopsForAWhileIsReplacedByTheSource) {
   resume(2);
   const auto ends = finish();
   EXPECT_GT(expect_good(ends, pack), size_of(pack));
-  EXPECT_THAT(ends[0].note(), HasSubstr("its share is read from the source"));
+  EXPECT_THAT(ends[0].note(), HasSubstr("is read from the source"));
   EXPECT_THAT(ends[1].note(), testing::IsEmpty());
 }
 
@@ -322,7 +322,7 @@ std::string handshake(const std::string& key, const std::string& step) {
     try {
       PeerLink link(UniqueFd(ends[0]), PeerLink::Role::server, "secret", "7.0", {});
       link.handshake(0);
-      link.receive(PeerTimeouts().silence);
+      link.receive(PeerTimeouts().quiet);
     } catch (const PeerError&) {
       // It closes the connection.
     }
