@@ -58,6 +58,7 @@ if [ "${2:-}" = --installed ]; then # in the overlay
   PATH=/tmp:$PATH dpkg --no-triggers --log=/dev/null --remove lockstep-exporter >/dev/null
   expected="--system daemon-reload;--system try-restart lockstep-exporter.service;--system disable --now lockstep-exporter.service;"
   [ "$(tr '\n' ';' </tmp/systemctl.calls)" = "$expected" ] || fail "calls of systemctl: $(cat /tmp/systemctl.calls)"
+  rmdir /run/systemd/system  # a chroot again: systemctl must not look for a bus
   # A changed configuration survives the removal of the package, and a purge removes it.
   echo "# mine" >>/etc/lockstep/lockstep.conf
   dpkg --no-triggers --log=/dev/null --remove lockstep-plugin >/dev/null
