@@ -17,7 +17,6 @@
 namespace lockstep::testing {
 namespace {
 
-using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
 class DeviceTimesOfRanks : public ::testing::Test {
