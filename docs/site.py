@@ -20,6 +20,7 @@ SECTIONS = {
     "Admins": "docs/admins/*.md",
     "Examples": "examples/*/README.md",
     "Contributors": "docs/contributors/*.md",
+    "Design": "docs/design/*.md",
     "About": "docs/*.md",
 }
 LINK = re.compile(r"\]\(([^)#\s:]+)(?:#[^)\s]*)?\)")

@@ -157,13 +157,21 @@ def check_loop():
         begin = lines.index("for (const auto& batch : loader) {")
         return lines[begin : lines.index("}", begin)]
 
-    for name in ("docs/design.md", "docs/users/ddp.md", "runtime/ddp/distributed_data_parallel.h"):
+    for name in ("docs/design/ddp.md", "docs/users/ddp.md", "runtime/ddp/distributed_data_parallel.h"):
         if loop_of(name) != loop_of("README.md"):
             wrong.append(f"{name}: its training loop is not the one of README.md")
 
 
+def check_paths():
+    """The files that the pages about the design name exist."""
+    for page in (ROOT / "docs/design.md", *sorted((ROOT / "docs/design").glob("*.md"))):
+        for path in sorted(set(re.findall(r"\b(?:common|plugin|staging|runtime|exporters|tests|examples)/[\w./-]+\.(?:cpp|h|py|sh)\b", page.read_text()))):
+            if not (ROOT / path).exists():
+                wrong.append(f"{page.relative_to(ROOT)}: there is no {path}")
+
+
 def main():
-    for check in (check_options, check_configuration, check_environment, check_metrics, check_alerts, check_phases, check_messages, check_loop):
+    for check in (check_options, check_configuration, check_environment, check_metrics, check_alerts, check_phases, check_messages, check_loop, check_paths):
         check()
     print("\n".join(wrong), end="\n" if wrong else "", file=sys.stderr)
     return 1 if wrong else 0

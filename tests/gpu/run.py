@@ -30,7 +30,7 @@ CHECKS = [
 SANITIZED = ("compute-sanitizer memcheck", "train_device_test", 1, "*Scaled*")
 CHECK_SECONDS = 120  # libraries of some GB are read from a cold disk
 
-# What the quotients of the benchmark should reach (docs/design.md).
+# What the quotients of the benchmark should reach (docs/design/goals.md).
 RATIOS = [
     ("DDP / bare module", ("lockstep", "ddp"), ("lockstep", "bare"), 1.02),
     ("DDP / PyTorch's DDP", ("lockstep", "ddp"), ("pytorch", "ddp"), 1.0),
