@@ -21,6 +21,7 @@ SECTIONS = {
     "Examples": "examples/*/README.md",
     "Contributors": "docs/contributors/*.md",
     "Design": "docs/design/*.md",
+    "Measurements": "docs/benchmarks/*.md",
     "About": "docs/*.md",
 }
 LINK = re.compile(r"\]\(([^)#\s:]+)(?:#[^)\s]*)?\)")

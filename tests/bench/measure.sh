@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Measures communicator, DDP, staging, planner, loader, launch and pinning for docs/benchmarks.md and rewrites its tables
-# and pictures: about an hour, as root (three of the cases need the embedded cluster, others drop the page cache and mount
+# Measures communicator, DDP, staging, planner, loader, launch and pinning for docs/benchmarks and rewrites the tables and
+# pictures there: about an hour, as root (three of the cases need the embedded cluster, others drop the page cache and mount
 # the metered file system), on a machine that does nothing else.
 # Usage: tests/bench/measure.sh [allreduce] [ddp] [nodes] [model] [staging] [scale] [planner] [loader] [main_job] [launch] [pin] [page]
 # Default: all.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 bin=build/release/bin
-data=docs/benchmarks
-mkdir -p "$data"
+data=build/benchmarks
+python3 -c 'import sys; sys.path.insert(0, "tests/bench"); import lines; lines.files()' # those of earlier runs
 
 # The one-minute load of a machine at rest is well below one process.
 load=$(cut -d' ' -f1 /proc/loadavg)
@@ -65,7 +65,11 @@ main_job() {
 }
 launch() { into launch $bin/bench_launch --json --turns 161; }
 pin() { into pin $bin/bench_pin --json; }
-page() { "$(sed -n 's/^LOCKSTEP_PYTHON:.*=//p' build/release/CMakeCache.txt)" tests/bench/page.py; }
+# The pages, and the lines that they are made of.
+page() {
+  "$(sed -n 's/^LOCKSTEP_PYTHON:.*=//p' build/release/CMakeCache.txt)" tests/bench/page.py
+  tar --sort=name --owner=0 --group=0 --mtime=2026-01-01 -C $data --exclude='*.new' --exclude=step_model.json -cJf docs/benchmarks/data.tar.xz .
+}
 
 [ $# -gt 0 ] || set -- allreduce ddp nodes model staging scale planner loader main_job launch pin page
 for part in "$@"; do

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Rewrites the tables of docs/benchmarks.md and the pictures in docs/images from the lines that measure.sh has written
-to docs/benchmarks/. Marks every figure that misses its goal."""
+"""Rewrites the tables of docs/benchmarks/*.md and the pictures in docs/images from the lines that measure.sh has written.
+Marks every figure that misses its goal."""
 
 import json
 import pathlib
@@ -12,12 +12,10 @@ import launch_page
 import main_job_page
 import planner_page
 import staging_page
-from lines import only, read, select
+from lines import DATA, files, only, read, select
 
 HERE = pathlib.Path(__file__).resolve().parent
-DOCS = HERE.parents[1] / "docs"
-DATA = DOCS / "benchmarks"
-PAGE = DOCS / "benchmarks.md"
+PAGES = HERE.parents[1] / "docs/benchmarks"
 
 SIZES = {512: "4 × 128", 32: "1 × 32"}
 
@@ -248,30 +246,32 @@ def assumptions(model):
     return f"{text} Predicted is a cluster with {model['network']['name']}."
 
 
-def replace(text, name, content):
+def write(name, content):
+    """Puts the content between the markers of this name, on the page that has them."""
     begin, end = f"<!-- {name}: written by tests/bench/page.py -->", f"<!-- end of {name} -->"
-    if begin not in text or end not in text:
-        sys.exit(f"{PAGE} has no markers for '{name}'")
-    return re.sub(re.escape(begin) + ".*?" + re.escape(end), lambda _: f"{begin}\n{content}\n{end}", text, flags=re.S)
+    for page in sorted(PAGES.glob("*.md")):
+        text = page.read_text(encoding="utf-8")
+        if begin in text and end in text:
+            text = re.sub(re.escape(begin) + ".*?" + re.escape(end), lambda _: f"{begin}\n{content}\n{end}", text, flags=re.S)
+            page.write_text(text, encoding="utf-8")
+            return
+    sys.exit(f"no page of {PAGES} has markers for '{name}'")
 
 
 def main():
-    files = sorted(str(path) for path in DATA.glob("*.jsonl") if path.stem != "imbalance")  # for the picture only
-    if not files:
-        sys.exit(f"nothing in {DATA}: run tests/bench/measure.sh")
+    measured = [str(path) for path in files() if path.stem != "imbalance"]  # for the picture only
     model = [
         sys.executable,
         str(HERE / "step_model.py"),
-        *files,
+        *measured,
         "--collective",
         str(HERE.parents[1] / "build/release/bin/bench_collective_model"),
     ]
     model = json.loads(subprocess.run(model, check=True, stdout=subprocess.PIPE, text=True).stdout)
     (DATA / "step_model.json").write_text(json.dumps(model, indent=1) + "\n", encoding="utf-8")
     subprocess.run([sys.executable, str(HERE / "plot.py")], check=True)
-    lines = read(files)
+    lines = read(measured)
     results = Results(lines)
-    text = PAGE.read_text(encoding="utf-8")
     for name, content in {
         "goals": goals(results),
         "steps": steps(results),
@@ -285,19 +285,18 @@ def main():
         "packing": staging_page.packing(lines, table),
         "reading": staging_page.reading(lines, table),
     }.items():
-        text = replace(text, name, content)
+        write(name, content)
     for name, section in {"planner": planner_page.planner, "loader": planner_page.loader}.items():
         if select(lines, bench=name):
-            text = replace(text, name, section(lines, table))
+            write(name, section(lines, table))
     if select(lines, bench="main_job"):
-        text = replace(text, "main job", main_job_page.beside_pytorch(lines, table, verdict))
+        write("main job", main_job_page.beside_pytorch(lines, table, verdict))
     if select(lines, bench="main_job_technique"):
-        text = replace(text, "techniques", main_job_page.techniques(lines, table))
+        write("techniques", main_job_page.techniques(lines, table))
     if select(lines, bench="launch"):
-        text = replace(text, "launch", launch_page.launch(lines, table, verdict))
+        write("launch", launch_page.launch(lines, table, verdict))
     if select(lines, bench="pin"):
-        text = replace(text, "pinning", launch_page.pinning(lines, table))
-    PAGE.write_text(text, encoding="utf-8")
+        write("pinning", launch_page.pinning(lines, table))
 
 
 main()

@@ -8,7 +8,7 @@ import json
 import pathlib
 import sys
 
-from lines import only, read, select
+from lines import DATA, files, only, read, select
 
 DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs"
 
@@ -190,11 +190,11 @@ def step_model(model):
 
 
 def main():
-    lines = read(sorted((DOCS / "benchmarks").glob("*.jsonl")))
-    model = json.loads((DOCS / "benchmarks/step_model.json").read_text(encoding="utf-8"))
+    lines = read(files())
+    model = json.loads((DATA / "step_model.json").read_text(encoding="utf-8"))
     pictures = {
         "allreduce": lambda: allreduce(lines),
-        "imbalance": lambda: imbalance(read([DOCS / "benchmarks/imbalance.jsonl"])),
+        "imbalance": lambda: imbalance(read([DATA / "imbalance.jsonl"])),
         "step_model": lambda: step_model(model),
     }
     for name in sys.argv[1:] or pictures:
