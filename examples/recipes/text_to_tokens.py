@@ -1,44 +1,31 @@
 #!/usr/bin/env python3
-"""Tokenises text: plain files (a document each), .jsonl and .jsonl.gz files (a document in each line), or a data set of
-the package datasets. Writes PREFIX.bin and PREFIX.idx; `lockstep-pack convert PREFIX --out PACK` makes a pack of them.
+"""Tokenises text: plain files (a document each), .jsonl and .jsonl.gz files (a document in each line), .csv and .tsv files (a
+document in each row), or a data set of the package datasets. Writes PREFIX.bin and PREFIX.idx; `lockstep-pack convert PREFIX --out PACK` makes a pack of them.
 
 Needs the package tokenizers (pip install tokenizers), and datasets for --dataset.
 """
 
 import argparse
-import gzip
 import itertools
-import json
 
 import tokenizers
+from documents import checked, documents_of
 from token_file import TokenFile
-
-
-def documents_of(path: str, field: str):
-    if path.endswith((".jsonl", ".jsonl.gz")):
-        with (gzip.open if path.endswith(".gz") else open)(path, "rt", encoding="utf-8") as lines:
-            for number, line in enumerate(lines, 1):
-                try:
-                    yield json.loads(line)[field]
-                except (ValueError, KeyError, TypeError) as error:
-                    raise SystemExit(f"{path}:{number}: no JSON object with '{field}': {error}")
-    else:
-        with open(path, encoding="utf-8") as text:
-            yield text.read()
 
 
 def documents_of_data_set(name: str, split: str, field: str):
     from data_set import open_data_set  # needs the package datasets
 
-    return (row[field] for row in open_data_set(name, split))
+    rows = open_data_set(name, split)
+    return (checked(row[field], f"{name}, row {number}", field) for number, row in enumerate(rows))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("files", nargs="*", help=".txt, .jsonl or .jsonl.gz")
+    parser.add_argument("files", nargs="*", help=".txt, .jsonl, .jsonl.gz, .csv or .tsv")
     parser.add_argument("--dataset", help="a folder of save_to_disk, or what load_dataset takes")
     parser.add_argument("--split", default="train", help="of the data set (train)")
-    parser.add_argument("--field", default="text", help="the field with the text in a JSON line or a row (text)")
+    parser.add_argument("--field", default="text", help="the field or column with the text (text)")
     parser.add_argument("--tokenizer", required=True, help="a tokenizer.json")
     parser.add_argument("--end", help="the token to write after each document, such as '<|endoftext|>'")
     parser.add_argument("--out", required=True, metavar="PREFIX")

@@ -1,15 +1,17 @@
 #include <algorithm>
-#include <charconv>
 #include <functional>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <string_view>
 
 #include "common/error.h"
 #include "common/files.h"
+#include "common/leaf/number.h"
 #include "common/leaf/text.h"
 #include "runtime/data/plan/order/random.h"
 #include "runtime/data/plan/planner.h"
+#include "staging/pack/file_kind.h"
 #include "staging/pack/reader.h"
 
 namespace lockstep::data {
@@ -24,16 +26,10 @@ std::string_view trim(std::string_view text) {
   return text.substr(begin, text.find_last_not_of(" \t\r") - begin + 1);
 }
 
-// Removes the quotes that some programs write around all fields.
-std::string_view without_quotes(std::string_view field) {
-  const bool quoted = field.size() >= 2 && field.front() == '"' && field.back() == '"';
-  return quoted ? field.substr(1, field.size() - 2) : field;
-}
-
 // Maximum bytes of a field in a message: a file that is not a list can contain anything.
 constexpr std::size_t kMaxFieldShown = 40;
 
-std::string printable_fields(const std::vector<std::string_view>& fields) {
+std::string printable_fields(const std::vector<std::string>& fields) {
   constexpr std::size_t max_fields = 20;
   std::string text;
   for (std::size_t i = 0; i < std::min(max_fields, fields.size()); ++i) {
@@ -42,14 +38,93 @@ std::string printable_fields(const std::vector<std::string_view>& fields) {
   return fields.size() > max_fields ? text + ", ..." : text;
 }
 
-std::vector<std::string_view> split(std::string_view line) {
-  std::vector<std::string_view> fields;
-  for (;;) {
-    const auto comma = line.find(',');
-    fields.push_back(without_quotes(trim(line.substr(0, comma))));
-    if (comma == std::string_view::npos) return fields;
-    line.remove_prefix(comma + 1);
+// The records of a CSV file (RFC 4180): fields in quotes may contain commas, line breaks and doubled quotes.
+class CsvReader {
+ public:
+  CsvReader(const std::filesystem::path& file, std::string_view rest) : file_(file), rest_(rest) {}
+
+  // The line on which the last record begins.
+  std::size_t line() const { return line_; }
+
+  // Goes to the next record; false at the end. A comment is a record without fields, and so is a blank line.
+  bool next(std::vector<std::string>& fields) {
+    fields.clear();
+    if (rest_.empty()) return false;
+    line_ = next_line_;
+    const std::string_view first = trim(rest_.substr(0, rest_.find_first_of("\r\n")));
+    blank_ = first.empty();
+    if (blank_ || first.front() == '#') {
+      take_line_end(rest_.find_first_of("\r\n"));
+      return true;
+    }
+    while (take_field(fields)) {
+    }
+    return true;
   }
+
+  bool blank() const { return blank_; }
+
+ private:
+  // CR LF, LF, or CR of old Macs.
+  void take_line_end(std::size_t at) {
+    rest_.remove_prefix(std::min(at, rest_.size()));
+    if (rest_.starts_with("\r\n")) rest_.remove_prefix(1);
+    if (!rest_.empty()) rest_.remove_prefix(1);
+    ++next_line_;
+  }
+
+  // False after the last field of a record.
+  bool take_field(std::vector<std::string>& fields) {
+    const std::size_t begin = std::min(rest_.find_first_not_of(" \t"), rest_.size());
+    if (begin < rest_.size() && rest_[begin] == '"') {
+      rest_.remove_prefix(begin + 1);
+      fields.push_back(quoted());
+    } else {
+      const std::size_t end = std::min(rest_.find_first_of(",\r\n"), rest_.size());
+      fields.emplace_back(trim(rest_.substr(0, end)));
+      rest_.remove_prefix(end);
+    }
+    const std::size_t after = std::min(rest_.find_first_not_of(" \t"), rest_.size());
+    if (after < rest_.size() && rest_[after] == ',') {
+      rest_.remove_prefix(after + 1);
+      return true;
+    }
+    if (after < rest_.size() && rest_[after] != '\r' && rest_[after] != '\n')
+      fail("{}:{}: there is text after a quoted field: separate fields by commas", file_.string(), line_);
+    take_line_end(after);
+    return false;
+  }
+
+  std::string quoted() {
+    std::string field;
+    for (;;) {
+      const std::size_t quote = rest_.find('"');
+      if (quote == std::string_view::npos)
+        fail("{}:{}: a quote in this row is not closed", file_.string(), line_);
+      const std::string_view piece = rest_.substr(0, quote);
+      next_line_ += static_cast<std::size_t>(std::count(piece.begin(), piece.end(), '\n'));
+      field += piece;
+      rest_.remove_prefix(quote + 1);
+      if (!rest_.starts_with('"')) return field;
+      field += '"';
+      rest_.remove_prefix(1);
+    }
+  }
+
+  const std::filesystem::path& file_;
+  std::string_view rest_;
+  std::size_t line_ = 0;
+  std::size_t next_line_ = 1;
+  bool blank_ = false;
+};
+
+// A whole number; also as pandas writes it in a column with gaps: 512.0.
+std::optional<std::int64_t> whole_number(std::string_view field) {
+  field = trim(field);
+  const std::size_t point = field.find('.');
+  if (point != std::string_view::npos && point > 0 && field.find_first_not_of('0', point + 1) == std::string_view::npos)
+    field = field.substr(0, point);
+  return to_number<std::int64_t>(field);
 }
 
 // Reads the named columns of each row as whole numbers and passes them to `row` with the line number.
@@ -59,24 +134,21 @@ void for_each_row(const std::filesystem::path& file, const std::vector<std::stri
   std::vector<std::size_t> places;
   std::vector<std::int64_t> values(columns.size());
   std::size_t width = 0;
-  std::size_t number = 0;
   std::size_t header = 0;  // its line number; 0: not found yet
   std::size_t rows = 0;
   std::size_t blank = 0;  // the first blank line after the header; 0: none
-  std::string_view rest = content;
-  if (rest.starts_with("\xef\xbb\xbf")) rest.remove_prefix(3);  // byte order mark
-  while (!rest.empty()) {
-    ++number;
-    const auto end = rest.find('\n');
-    const std::string_view line = trim(rest.substr(0, end));
-    rest.remove_prefix(end == std::string_view::npos ? rest.size() : end + 1);
-    if (line.empty() && header > 0 && blank == 0) blank = number;
-    if (line.empty() || line.front() == '#') continue;
+  std::string_view text = content;
+  if (text.starts_with("\xef\xbb\xbf")) text.remove_prefix(3);  // byte order mark
+  CsvReader csv(file, text);
+  std::vector<std::string> fields;
+  while (csv.next(fields)) {
+    const std::size_t number = csv.line();
+    if (csv.blank() && header > 0 && blank == 0) blank = number;
+    if (fields.empty()) continue;
     if (blank > 0) {
       fail("{}:{}: there is a blank line before the last row: remove it, or replace it by its sample's row",
            file.string(), blank);
     }
-    const std::vector<std::string_view> fields = split(line);
     if (header == 0) {
       header = number;
       width = fields.size();
@@ -98,12 +170,13 @@ void for_each_row(const std::filesystem::path& file, const std::vector<std::stri
            width);
     }
     for (std::size_t i = 0; i < places.size(); ++i) {
-      const std::string_view field = fields[places[i]];
-      const auto [stop, error] = std::from_chars(field.data(), field.data() + field.size(), values[i]);
-      if (error != std::errc() || stop != field.data() + field.size()) {
+      const std::string& field = fields[places[i]];
+      const std::optional<std::int64_t> value = whole_number(field);
+      if (!value) {
         fail("{}:{}: the value of column '{}' is not a whole number: '{}'", file.string(), number, columns[i],
              printable(field, kMaxFieldShown));
       }
+      values[i] = *value;
     }
     row(number, values);
     ++rows;
@@ -179,7 +252,7 @@ Lengths lengths_from_histogram(const std::filesystem::path& file, std::size_t sa
 
 Lengths lengths_from_pack(const pack::Reader& reader, const std::string& name) {
   if (reader.token_bytes() == 0) {
-    fail("{}: the pack holds no tokens: pack the files again with lockstep-pack create --token-bytes", name);
+    fail("{}: its samples are not tokens: {}", name, pack::advice_for_tokens(reader));
   }
   if (const auto type = reader.token_type(); type == pack::TokenType::f32 || type == pack::TokenType::f64) {
     fail("{}: its tokens are floating-point numbers ({}), but tokens must be integers: write them as such",
@@ -189,13 +262,18 @@ Lengths lengths_from_pack(const pack::Reader& reader, const std::string& name) {
   lengths.tokens.reserve(reader.size());
   for (std::size_t i = 0; i < reader.size(); ++i) {
     const std::uint64_t tokens = reader.tokens(i);
-    if (tokens < 1 || tokens > kMaxLength) {
-      fail("{}: sample '{}' has {} tokens, but must have 1..{}", name, reader.key(i), tokens, kMaxLength);
+    if (tokens > kMaxLength) {
+      fail("{}: sample '{}' has {} tokens, more than {}", name, reader.key(i), tokens, kMaxLength);
     }
     lengths.tokens.push_back(static_cast<std::uint32_t>(tokens));
   }
+  if (count_empty(lengths.tokens) == lengths.tokens.size()) fail("{}: all its samples are empty", name);
   lengths.fingerprint = reader.fingerprint();
   return lengths;
+}
+
+std::size_t count_empty(std::span<const std::uint32_t> lengths) {
+  return static_cast<std::size_t>(std::count(lengths.begin(), lengths.end(), 0U));
 }
 
 Lengths lengths_from_packs(std::span<const std::filesystem::path> packs) {

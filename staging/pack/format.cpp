@@ -18,6 +18,7 @@
 #include "staging/pack/formats/lmdb_tree.h"
 #include "staging/pack/formats/megatron_layout.h"
 #include "staging/pack/index.h"
+#include "staging/pack/stray_files.h"
 
 namespace lockstep::pack {
 namespace {
@@ -139,7 +140,7 @@ bool contains(const std::vector<std::string>& sorted, const std::string& name) {
 bool has_megatron(const fs::path& folder, const std::vector<std::string>& files) {
   std::optional<bool> decided;
   for (const std::string& file : files) {
-    if (!file.ends_with(".idx") || contains(files, replace_end(file, ".idx", ".rec"))) continue;
+    if (!file.ends_with(".idx") || is_system_file(file) || contains(files, replace_end(file, ".idx", ".rec"))) continue;
     if (!decided) decided = is_megatron_index(first_bytes(folder / file));
     if (!*decided) return false;
     const std::string data = replace_end(file, ".idx", ".bin");
@@ -149,16 +150,24 @@ bool has_megatron(const fs::path& folder, const std::vector<std::string>& files)
   return decided.value_or(false);
 }
 
+/// Whether a name tells nothing, but may be that of records: "train.record", Hadoop's "part-r-00000".
+bool may_be_records(std::string_view path) {
+  const std::string_view name = last_name(path);
+  const bool counted = name.find('.') == std::string_view::npos && name.back() >= '0' && name.back() <= '9';
+  return !is_stray(path) && (counted || is_numbered(name) || ends_with_any(name, {".record", ".records", ".tfr"}));
+}
+
 Format format_of(const fs::path& folder, const std::vector<std::string>& files) {
   std::set<Format> found;
   for (const std::string& file : files) {
+    if (is_system_file(file)) continue;
     const Format format = format_by_name(file);
     if (format != Format::plain) found.insert(format);
   }
   if (has_megatron(folder, files)) found.insert(Format::megatron);
   if (found.empty()) {
-    const auto numbered = std::find_if(files.begin(), files.end(), is_numbered);
-    if (numbered != files.end() && is_tfrecord(first_bytes(folder / *numbered))) return Format::tfrecord;
+    const auto records = std::find_if(files.begin(), files.end(), may_be_records);
+    if (records != files.end() && is_tfrecord(first_bytes(folder / *records))) return Format::tfrecord;
   }
   return found.size() == 1 ? *found.begin() : Format::plain;
 }
@@ -260,7 +269,17 @@ Contents readable_contents_of(const fs::path& source) {
 }
 
 bool is_of_format(Format format, std::string_view file) {
+  if (is_system_file(file)) return false;
   return format_by_name(file) == format || (format == Format::tfrecord && is_numbered(file));
+}
+
+bool is_data_file(const Contents& contents, std::string_view file) {
+  if (contents.one_file) return true;
+  if (contents.format == Format::megatron) return !is_system_file(file);
+  if (is_of_format(contents.format, file)) return true;
+  const auto named = [](std::string_view other) { return format_by_name(other) == Format::tfrecord; };
+  return contents.format == Format::tfrecord && may_be_records(file) &&
+         std::none_of(contents.files.begin(), contents.files.end(), named);
 }
 
 std::string side_index_name(std::string_view data_file) {

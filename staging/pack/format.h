@@ -46,6 +46,9 @@ Contents readable_contents_of(const std::filesystem::path& source);
 /// Whether a file holds data of this format, judged by its name.
 bool is_of_format(Format format, std::string_view file);
 
+/// Whether a file of a source holds samples or their index; a readme beside the data does not.
+bool is_data_file(const Contents& contents, std::string_view file);
+
 /// The name of the index that this library stores beside `data_file`: ".NAME.lockstep".
 std::string side_index_name(std::string_view data_file);
 inline constexpr std::string_view kUnfinishedEnd = ".unfinished";

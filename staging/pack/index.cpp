@@ -183,6 +183,12 @@ std::size_t Index::find_shard(std::string_view name) const {
   return s;
 }
 
+bool Index::has_kind(std::string_view kind) const {
+  std::size_t k = 0;
+  while (k < kinds_ && string(shards() + k) != kind) ++k;
+  return k < kinds_;
+}
+
 std::string Index::fingerprint(std::size_t begin, std::size_t end) const {
   Hasher hasher;
   const auto add_number = [&](std::uint64_t number) { hasher.update(std::as_bytes(std::span(&number, 1))); };

@@ -51,6 +51,7 @@ class Index {
   std::size_t first_part(std::size_t sample) const { return first_part_[sample]; }
   const layout::PartRecord& part(std::size_t p) const { return parts_[p]; }
   std::string_view kind(const layout::PartRecord& part) const { return string(shards_.size() + part.kind); }
+  bool has_kind(std::string_view kind) const;
 
   /// 32 hex digits that identify samples begin to end and their order: keys, kinds, lengths and digests, but
   /// not their positions.

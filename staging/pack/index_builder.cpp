@@ -57,6 +57,11 @@ void IndexBuilder::end_shard(std::uint64_t size, const Digest& digest) {
   shards_.back().digest = digest;
 }
 
+void IndexBuilder::remove_empty_shard() {
+  shard_names_.pop_back();
+  shards_.pop_back();
+}
+
 std::uint32_t IndexBuilder::kind_number(std::string_view kind) {
   const auto known = kind_numbers_.find(kind);
   if (known != kind_numbers_.end()) return known->second;

@@ -24,6 +24,9 @@ class IndexBuilder {
   void add_part(std::string_view kind, std::uint64_t offset, std::uint64_t size, std::uint64_t xxh3);
   void end_shard(std::uint64_t size, const Digest& digest);
 
+  /// Instead of end_shard(), if the shard has no samples: an index has no such shards.
+  void remove_empty_shard();
+
   std::size_t samples() const { return key_end_.size(); }
   std::size_t parts() const { return parts_.size(); }
   std::size_t shards() const { return shards_.size(); }

@@ -112,6 +112,14 @@ std::string JoinedReader::fingerprint() const {
   return all;
 }
 
+std::vector<std::string> JoinedReader::notes() const {
+  std::vector<std::string> all;
+  for (const NamedReader& named : readers_) {
+    for (const std::string& note : named.reader->notes()) all.push_back(named.name + ": " + note);
+  }
+  return all;
+}
+
 void JoinedReader::verify(const ReadProgress& progress) const {
   for (const NamedReader& named : readers_) named.reader->verify(progress);
 }

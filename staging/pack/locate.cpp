@@ -4,7 +4,9 @@
 
 #include "common/error.h"
 #include "common/files.h"
+#include "staging/pack/file_kind.h"
 #include "staging/pack/file_status.h"
+#include "staging/pack/stray_files.h"
 
 namespace lockstep::pack {
 namespace {
@@ -18,23 +20,25 @@ bool is_there(const fs::path& path) {
   return false;
 }
 
-// For tar files it does not recommend create, which would pack each of them as one sample.
 [[noreturn]] void not_packed(const fs::path& folder) {
   if (has_tars(folder)) {
     fail("{} holds tar files without {}: run lockstep-pack index {}", folder.string(), kIndexName,
          folder.string());
   }
-  fail("not packed: {} has no {}: run lockstep-pack create (with --token-bytes if the files hold tokens)",
-       folder.string(), kIndexName);
+  fail("not packed: {} has no {}: {}", folder.string(), kIndexName, advice_for_folder(folder));
 }
 
 }  // namespace
+
+bool is_shard_name(std::string_view name) {
+  return name.ends_with(".tar") && !is_system_file(name);
+}
 
 bool has_tars(const fs::path& folder) {
   std::error_code error;
   for (fs::directory_iterator entry(folder, error); !error && entry != fs::directory_iterator();
        entry.increment(error)) {
-    if (entry->path().extension() == ".tar") return true;
+    if (is_shard_name(entry->path().filename().string())) return true;
   }
   return false;
 }
@@ -52,7 +56,7 @@ Located locate(const fs::path& source) {
   if (!S_ISREG(mode)) fail("{} is neither a folder nor a regular file", name.string());
   const fs::path folder = parent_of(name);
   if (name.filename() == kIndexName) return {folder, Index::load(name), {}};
-  if (!is_there(folder / kIndexName)) not_packed(folder);
+  if (!is_there(folder / kIndexName)) fail("not packed: {}: {}", name.string(), advice_for_file(name));
   Located located{folder, Index::load(folder / kIndexName), {}};
   located.shard = located.index.find_shard(name.filename().string());
   if (located.shard == located.index.shards()) {

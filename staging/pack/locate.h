@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <optional>
+#include <string_view>
 
 #include "staging/pack/index.h"
 
@@ -20,7 +21,10 @@ struct Located {
 /// Error if the source does not exist, is not packed, or does not match its index.
 Located locate(const std::filesystem::path& source);
 
-/// Whether a folder holds files named *.tar.
+/// Whether a file is a tar shard, judged by its name. The Mac's "._x.tar" is not.
+bool is_shard_name(std::string_view name);
+
+/// Whether a folder holds such files.
 bool has_tars(const std::filesystem::path& folder);
 
 /// Checks that shard s is a regular file and as long as the index says, and returns its path. Throws Error

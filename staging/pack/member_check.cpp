@@ -6,6 +6,7 @@
 #include "staging/pack/locate.h"
 #include "staging/pack/member_name.h"
 #include "staging/pack/shard_check.h"
+#include "staging/pack/stray_files.h"
 #include "staging/pack/tar_members.h"
 
 namespace lockstep::pack {
@@ -15,13 +16,15 @@ namespace fs = std::filesystem;
 void check_members(const fs::path& folder, const Index& index, std::size_t s) {
   const fs::path shard = check_shard_size(folder, index, s);
   TarMembers members(shard);
+  const Members indexed = index.has_kind("") ? Members::all : Members::with_ending;
+  const auto skipped = [&] { return members.folder() || is_left_out(members.name(), indexed); };
   for (std::size_t i = index.first_sample(s); i < index.first_sample(s + 1); ++i) {
     for (std::size_t p = index.first_part(i); p < index.first_part(i + 1); ++p) {
       const layout::PartRecord& part = index.part(p);
       do {
         if (!members.next())
           fail("{}: the shard ends before this sample", describe_part(shard, index, i, part));
-      } while (members.folder() && members.offset() != part.offset);  // other programs' shards have folders
+      } while (skipped() && members.offset() != part.offset);  // in other programs' shards
       const std::string name = members.name();
       if (const std::string_view reason = unsafe_member_name(name); !reason.empty()) {
         fail("{}: member '{}' at offset {} {}", shard.string(), name, members.offset(), reason);
@@ -36,7 +39,7 @@ void check_members(const fs::path& folder, const Index& index, std::size_t s) {
     }
   }
   while (members.next()) {
-    if (members.folder()) continue;
+    if (skipped()) continue;
     fail("{}: member '{}' at offset {} is not in the index", shard.string(), members.name(),
          members.offset());
   }

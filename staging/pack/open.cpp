@@ -1,5 +1,6 @@
 // open(): recognises the format of a source and joins the readers of its files.
 
+#include <fcntl.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -11,6 +12,7 @@
 
 #include "common/error.h"
 #include "common/files.h"
+#include "staging/pack/file_kind.h"
 #include "staging/pack/file_status.h"
 #include "staging/pack/format.h"
 #include "staging/pack/formats/format_readers.h"
@@ -38,8 +40,21 @@ DatasetName split_dataset(const fs::path& source) {
   return {text.substr(0, colon), text.substr(colon + 1)};
 }
 
+/// If a file cannot be opened because it is compressed, says that instead of the current error.
+[[noreturn]] void fail_if_compressed(const fs::path& file) {
+  std::string first(6, '\0');
+  const UniqueFd fd = open_file(file, O_RDONLY);
+  (void)read_at(fd.get(), std::as_writable_bytes(std::span(first)), 0);
+  // TensorFlow's option ZLIB; other formats may begin with an x.
+  const bool zlib = first.starts_with('\x78') && (0x7800U + static_cast<unsigned char>(first[1])) % 31 == 0;
+  if (!compression_of(first).empty() || zlib)
+    fail("{}: it is compressed ({}): {}, and use that", file.string(), zlib ? "zlib" : compression_of(first),
+         zlib ? "write it without compression" : how_to_unpack(compression_of(first)));
+  throw;
+}
+
 std::unique_ptr<Reader> open_file_of(const Contents& contents, const std::string& file,
-                                     const std::string& dataset, const OpenOptions& options) {
+                                     const std::string& dataset, const OpenOptions& options) try {
   const auto ends_with = [&](std::string_view end) { return file.ends_with(end); };
   switch (contents.format) {
     case Format::megatron:
@@ -49,7 +64,7 @@ std::unique_ptr<Reader> open_file_of(const Contents& contents, const std::string
     case Format::recordio:
       return ends_with(".idx") ? nullptr : open_recordio(contents.folder, file, options);
     case Format::lmdb:
-      return open_lmdb(contents.folder, file);
+      return open_lmdb(contents.folder, file, options);
     case Format::hdf5:
       return open_hdf5(contents.folder, file, dataset);
     case Format::tar:
@@ -57,15 +72,16 @@ std::unique_ptr<Reader> open_file_of(const Contents& contents, const std::string
       return nullptr;
   }
   return nullptr;
+} catch (const NoSamples&) {
+  throw;
+} catch (const Error&) {
+  fail_if_compressed(contents.folder / file);
 }
 
-/// Whether a file of the source holds data; a readme beside the data does not.
+/// Programs that write one file per worker leave empty files.
 bool holds_data(const Contents& contents, const std::string& file) {
-  if (contents.one_file) return true;
-  if (contents.format == Format::megatron) return true;
-  if (!is_of_format(contents.format, file)) return false;
-  // Programs that write one file per worker leave empty files.
-  return fs::file_size(contents.folder / file) > 0;
+  if (!is_data_file(contents, file)) return false;
+  return contents.one_file || contents.format == Format::megatron || fs::file_size(contents.folder / file) > 0;
 }
 
 /// Opens several files at a time: each may need round trips to a file server, and the first time a pass over the data.
@@ -73,12 +89,16 @@ std::vector<std::unique_ptr<Reader>> open_all(const Contents& contents, const st
                                               const std::string& dataset, const OpenOptions& options) {
   std::vector<std::unique_ptr<Reader>> readers(files.size());
   std::vector<std::exception_ptr> errors(files.size());
+  std::vector<std::atomic<bool>> empty(files.size());
   std::atomic<std::size_t> next = 0;
   std::atomic<bool> failed = false;
   const auto work = [&] {
     for (std::size_t i = next++; i < files.size() && !failed; i = next++) {
       try {
         readers[i] = open_file_of(contents, files[i], dataset, options);
+      } catch (const NoSamples&) {
+        errors[i] = std::current_exception();
+        empty[i] = true;
       } catch (const std::bad_alloc&) {
         errors[i] = std::make_exception_ptr(
             Error(fmt::format("{}: not enough memory to open it: the file is damaged or too large",
@@ -96,25 +116,12 @@ std::vector<std::unique_ptr<Reader>> open_all(const Contents& contents, const st
     for (std::size_t t = 0; t < others; ++t) threads.emplace_back(work);
     work();
   }
-  for (const std::exception_ptr& error : errors) {
-    if (error) std::rethrow_exception(error);
+  // One of several files may be empty.
+  const bool any = std::any_of(readers.begin(), readers.end(), [](const auto& reader) { return reader != nullptr; });
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    if (errors[i] && !(empty[i] && any)) std::rethrow_exception(errors[i]);
   }
   return readers;
-}
-
-/// Throws for formats that other programs unpack better, and names how.
-void refuse_with_recipe(const fs::path& file) {
-  if (file.extension() == ".parquet") {
-    fail(
-        "{}: convert Parquet with examples/recipes/text_to_tokens.py --dataset FOLDER, or images_to_tars.py FOLDER",
-        file.string());
-  }
-  if (file.extension() == ".npy") fail("{}: convert it with examples/recipes/from_npy.py", file.string());
-  if (file.extension() == ".mds")
-    fail("{}: convert MDS with examples/recipes/from_mds.py FOLDER", file.string());
-  if (file.extension() == ".zip") {
-    fail("{}: unpack it (bsdtar -xf FILE -C FOLDER) and run lockstep-pack create FOLDER", file.string());
-  }
 }
 
 /// Throws the error for a source that is not packed data; locate() has most of the messages.
@@ -128,10 +135,6 @@ void refuse_with_recipe(const fs::path& file) {
   if (formats.size() > 1)
     fail("{} holds files of several formats ({}): name one of the files", source.string(),
          fmt::join(formats, ", "));
-  if (contents.format == Format::plain && !contents.files.empty()) {
-    refuse_with_recipe(contents.folder / contents.files.front());
-    refuse_with_recipe(contents.folder / contents.files.back());  // MDS has an index.json in front
-  }
   locate(source);
   fail("not packed: {}", source.string());
 }

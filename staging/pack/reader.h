@@ -116,6 +116,11 @@ class Reader {
   /// of up to 64 samples only.
   virtual std::string fingerprint() const = 0;
 
+  /// Lines for the user about what the data have that may not be meant: samples whose parts differ from the others',
+  /// bytes after the end of a tar file, entries of a database that describe it, empty documents. May read a little of
+  /// each file.
+  virtual std::vector<std::string> notes() const { return {}; }
+
   /// Reads everything and compares it with the digests, checksums and tables that the format has. Throws
   /// Error naming the first shard, sample and offset that does not match. Calls `progress` after
   /// each piece, in the calling thread.
@@ -131,6 +136,8 @@ struct OpenOptions {
   /// off if the storage checks the data, or if small pieces of very long samples are used (TooLong::split): each piece
   /// would check the complete sample.
   bool check_digests = true;
+  /// Entries of LMDB with these keys are no samples. Patterns as of a shell: "__*__".
+  std::vector<std::string> leave_out = {};
 };
 
 /// Opens a tar pack by its folder, its index file, or one of its shards (the samples of that shard only).
@@ -171,6 +178,7 @@ class JoinedReader : public Reader {
   void read_part(std::size_t i, std::size_t p, std::span<std::byte> into) const override;
   /// The readers' fingerprints with '+' between them.
   std::string fingerprint() const override;
+  std::vector<std::string> notes() const override;
   void verify(const ReadProgress& progress) const override;
   using Reader::verify;
 

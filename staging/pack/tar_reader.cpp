@@ -11,9 +11,10 @@
 #include "staging/pack/formats/format_readers.h"
 #include "staging/pack/locate.h"
 #include "staging/pack/member_check.h"
-#include "staging/pack/member_name.h"
+#include "staging/pack/part_sets.h"
 #include "staging/pack/reader.h"
 #include "staging/pack/shard_check.h"
+#include "staging/pack/tar_members.h"
 
 namespace lockstep::pack {
 namespace {
@@ -102,6 +103,20 @@ class TarReader : public Reader {
 
   std::string fingerprint() const override { return index_.fingerprint(begin_, end_); }
 
+  std::vector<std::string> notes() const override {
+    std::vector<std::string> notes;
+    if (std::string unequal = describe_unequal_parts(index_, begin_, end_); !unequal.empty())
+      notes.push_back(std::move(unequal));
+    for (std::size_t s = first_shard_; s < end_shard_; ++s) {
+      const std::uint64_t bytes = bytes_after_end(s);
+      if (bytes == 0) continue;
+      notes.push_back(fmt::format(
+          "{} bytes follow the end of {} and are not read, as by other tar programs: if tar files were concatenated, unpack them (tar -xif) and make one of them",
+          bytes, index_.shard_name(s)));
+    }
+    return notes;
+  }
+
   void verify(const ReadProgress& progress) const override {
     for (std::size_t s = first_shard_; s < end_shard_; ++s) {
       check_digests(folder_, index_, s, progress);
@@ -121,6 +136,16 @@ class TarReader : public Reader {
     const std::size_t count = index_.first_part(sample + 1) - index_.first_part(sample);
     if (p >= count) fail("{}: sample {} has no part {}, only {} parts", index_.file().string(), i, p, count);
     return index_.part(index_.first_part(sample) + p);
+  }
+
+  /// Only what follows the last sample is read.
+  std::uint64_t bytes_after_end(std::size_t s) const {
+    constexpr std::uint64_t kBlock = 512;
+    const layout::PartRecord& last = index_.part(index_.first_part(index_.first_sample(s + 1)) - 1);
+    TarMembers rest(path(s), (last.offset + last.size + kBlock - 1) / kBlock * kBlock);
+    while (rest.next()) {
+    }
+    return rest.bytes_after_end();
   }
 
   fs::path path(std::size_t s) const { return folder_ / index_.shard_name(s); }

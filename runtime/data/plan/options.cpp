@@ -96,13 +96,12 @@ Tail tail_of(const std::string& word, const std::string& option) {
 }
 
 void check_sample(const std::string& sample, std::uint32_t length, const PlanOptions& options) {
-  if (length == 0) fail("{} is empty: remove it from the data", sample);
   if (options.too_long == TooLong::refuse && length > options.cap) {
     fail(
         "{} has {} tokens, over the cap of {} per micro-batch: raise the cap, shorten the sample, or choose to truncate, skip or split such samples (too_long)",
         sample, length, options.cap);
   }
-  if (options.too_long == TooLong::split && (length - 1) / options.cap >= kMaxPieces) {
+  if (options.too_long == TooLong::split && length > 0 && (length - 1) / options.cap >= kMaxPieces) {
     fail("{} has {} tokens, more than {} pieces of the cap of {}: raise the cap", sample, length, kMaxPieces,
          options.cap);
   }

@@ -154,7 +154,7 @@ inline std::uint32_t planned_length(SampleId id, std::uint32_t length, const Pla
   return static_cast<std::uint32_t>(std::min<std::uint64_t>(options.cap, length - begin));
 }
 
-/// Throws Error if no plan can contain the sample, because it is empty, over the cap, or of too many pieces.
+/// Throws Error if no plan can contain the sample, because it is over the cap, or of too many pieces.
 /// `sample` is how the message names it.
 void check_sample(const std::string& sample, std::uint32_t length, const PlanOptions& options);
 

@@ -61,9 +61,12 @@ Lengths lengths_from_csv(const std::filesystem::path& file, const std::string& c
 /// lengths_from_csv does.
 Lengths lengths_from_histogram(const std::filesystem::path& file, std::size_t samples);
 
-/// The lengths of a pack's samples. Throws Error with `name` if the pack does not hold tokens, and with
-/// `name` and the sample's key if a sample is empty.
+/// The lengths of a pack's samples. Empty ones (documents without a token) have length 0, and plans leave them out. Throws
+/// Error with `name` if the pack does not hold tokens, or if all samples are empty.
 Lengths lengths_from_pack(const pack::Reader& reader, const std::string& name);
+
+/// How many of these samples are empty.
+std::size_t count_empty(std::span<const std::uint32_t> lengths);
 
 /// The lengths of several packs' samples, one pack after the other.
 Lengths lengths_from_packs(std::span<const std::filesystem::path> packs);
@@ -182,7 +185,7 @@ class Plan {
 
 /// Plans one epoch of samples with these lengths in tokens. `fingerprint` identifies the data; if it is
 /// empty, fingerprint_of(lengths) is used. Throws UsageError if an option is wrong, and Error naming a
-/// sample that is empty or (if too_long is refuse) longer than the cap.
+/// sample that (if too_long is refuse) is longer than the cap. Samples of length 0 are left out.
 Plan make_plan(std::span<const std::uint32_t> lengths, const PlanOptions& options,
                std::string fingerprint = {});
 
@@ -312,7 +315,7 @@ class EpochPlanner : public BlockwisePlanner {
 
   ~EpochPlanner() override;
 
-  /// Throws Error naming a sample that is empty or (if too_long is refuse) longer than the cap.
+  /// Throws Error naming a sample that (if too_long is refuse) is longer than the cap.
   bool next_block(PlannedBlock& block) override;
 
  private:
@@ -348,8 +351,8 @@ class MixturePlanner final : public BlockwisePlanner {
 
   ~MixturePlanner() override;
 
-  /// Returns false after the last step of the mixture. Throws Error naming a sample that is empty or (if
-  /// too_long is refuse) longer than the cap.
+  /// Returns false after the last step of the mixture. Throws Error naming a sample that (if
+  /// too_long is refuse) is longer than the cap.
   bool next_block(PlannedBlock& block) override;
 
   /// The samples that wait, and the pieces of split samples that are in no step yet, although an earlier piece of the

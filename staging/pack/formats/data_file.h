@@ -12,10 +12,17 @@
 #include <string>
 #include <utility>
 
+#include "common/error.h"
 #include "common/files.h"
 #include "staging/pack/mapped_file.h"
 
 namespace lockstep::pack {
+
+/// A file that is valid and has no samples. In a folder of several files it is left out.
+class NoSamples : public Error {
+ public:
+  using Error::Error;
+};
 
 class DataFile {
  public:

@@ -16,7 +16,7 @@ constexpr std::size_t kHashedBytes = std::size_t{1} << 20;  // of a sample
 ExtentReader::ExtentReader(const std::filesystem::path& folder, std::string name, std::size_t samples,
                            TokenType type)
     : file_(folder / name), name_(std::move(name)), samples_(samples), type_(type), keys_(samples) {
-  if (samples == 0) fail("{} holds no samples", file_.path().string());
+  if (samples == 0) throw NoSamples(fmt::format("{} holds no samples", file_.path().string()));
 }
 
 std::size_t ExtentReader::number(std::size_t i) const {

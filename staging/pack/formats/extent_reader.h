@@ -36,7 +36,7 @@ class ExtentReader : public Reader {
     std::uint64_t bytes;
   };
 
-  /// `name` is the file, relative to the folder that was opened. Throws Error if there are no samples.
+  /// `name` is the file, relative to the folder that was opened. Throws NoSamples if there are none.
   ExtentReader(const std::filesystem::path& folder, std::string name, std::size_t samples, TokenType type);
 
   /// Where sample i lies in the file. i is less than size(), and the extent must be inside the file.

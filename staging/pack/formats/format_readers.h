@@ -19,7 +19,8 @@ std::unique_ptr<Reader> open_tfrecord(const std::filesystem::path& folder, const
                                       const OpenOptions& options);
 std::unique_ptr<Reader> open_recordio(const std::filesystem::path& folder, const std::string& file,
                                       const OpenOptions& options);
-std::unique_ptr<Reader> open_lmdb(const std::filesystem::path& folder, const std::string& file);
+std::unique_ptr<Reader> open_lmdb(const std::filesystem::path& folder, const std::string& file,
+                                  const OpenOptions& options);
 /// `dataset` is a path in the file; "" if the file has only one dataset.
 std::unique_ptr<Reader> open_hdf5(const std::filesystem::path& folder, const std::string& file,
                                   const std::string& dataset);

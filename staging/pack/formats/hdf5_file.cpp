@@ -47,4 +47,18 @@ std::optional<std::uint64_t> check_hdf5(
   fail("{}: not an HDF5 file", name);
 }
 
+void refuse_open_hdf5(const std::filesystem::path& file) {
+  constexpr std::size_t kVersionAt = 8;
+  constexpr std::size_t kFlagsAt = 11;
+  const DataFile data(file);
+  for (std::uint64_t begin = 0; begin < data.size(); begin = begin == 0 ? 512 : 2 * begin) {
+    const std::string block = data.read_some(begin, kSuperblock);
+    if (!block.starts_with(kSignature) || block.size() <= kFlagsAt) continue;
+    if (block[kVersionAt] < 3 || (block[kFlagsAt] & 0x05) == 0) return;
+    fail(
+        "{}: the program that wrote it has not closed it: if it still runs, wait; if it was killed, run h5clear -s {}, and check the data",
+        file.string(), file.string());
+  }
+}
+
 }  // namespace lockstep::pack

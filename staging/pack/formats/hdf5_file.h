@@ -20,4 +20,7 @@ std::optional<std::uint64_t> check_hdf5(
     std::uint64_t size, const std::function<std::string(std::uint64_t offset, std::size_t bytes)>& read_some,
     const std::string& name);
 
+/// Throws Error if a program that was killed, or that still writes, has the file open.
+void refuse_open_hdf5(const std::filesystem::path& file);
+
 }  // namespace lockstep::pack

@@ -86,6 +86,75 @@ void refuse_unwritten(const OpenDataset& opened, const fs::path& path) {
         path.string(), opened.path, fmt::join(opened.shape, ", "), file_bytes);
 }
 
+/// libhdf5's innermost error of the last call.
+std::string last_error() {
+  std::string text;
+  H5Ewalk2(
+      H5E_DEFAULT, H5E_WALK_UPWARD,
+      [](unsigned n, const H5E_error2_t* error, void* data) -> herr_t {
+        if (n == 0 && error->desc != nullptr) *static_cast<std::string*>(data) = error->desc;
+        return 0;
+      },
+      &text);
+  return text.empty() ? "h5dump may tell why" : text;
+}
+
+std::string_view name_of_filter(H5Z_filter_t filter) {
+  switch (filter) {
+    case H5Z_FILTER_DEFLATE:
+      return "gzip";
+    case H5Z_FILTER_SZIP:
+      return "szip";
+    case 307:
+      return "bzip2";
+    case 32000:
+      return "lzf";
+    case 32001:
+      return "blosc";
+    case 32004:
+      return "lz4";
+    case 32008:
+      return "bitshuffle";
+    case 32013:
+      return "zfp";
+    case 32015:
+      return "zstd";
+    case 32026:
+      return "blosc2";
+    default:
+      return "unknown";
+  }
+}
+
+/// An optional filter may have been left out when the data were written; the first chunk tells.
+bool left_out_at_writing(hid_t dataset, unsigned filter) {
+  hsize_t chunks = 0;
+  unsigned mask = 0;
+  const Hdf5Space space(H5Dget_space(dataset));
+  if (H5Dget_num_chunks(dataset, space.get(), &chunks) < 0 || chunks == 0) return true;
+  return H5Dget_chunk_info(dataset, space.get(), 0, nullptr, &mask, nullptr, nullptr) >= 0 &&
+         (mask >> filter & 1U) != 0;
+}
+
+/// Refuses data that libhdf5 could not decode.
+void refuse_missing_filters(hid_t dataset, hid_t created, const std::string& name) {
+  const int filters = H5Pget_nfilters(created);
+  for (int n = 0; n < filters; ++n) {
+    unsigned flags = 0;
+    std::size_t values = 0;
+    char text[64] = "";
+    const auto number = static_cast<unsigned>(n);
+    const H5Z_filter_t filter =
+        H5Pget_filter2(created, number, &flags, &values, nullptr, sizeof(text), text, nullptr);
+    if (filter < 0 || H5Zfilter_avail(filter) > 0) continue;
+    if ((flags & H5Z_FLAG_OPTIONAL) != 0 && left_out_at_writing(dataset, number)) continue;
+    const std::string_view known = name_of_filter(filter);
+    fail(
+        "{}: it is compressed with HDF5's filter {} ({}), which is not installed: install its plugin and set HDF5_PLUGIN_PATH, or write the data with gzip where it is installed (h5repack -f GZIP=4)",
+        name, filter, known == "unknown" && text[0] != '\0' ? std::string_view(text) : known);
+  }
+}
+
 OpenDataset open_dataset(const fs::path& path, const std::string& dataset) {
   const Hdf5Properties access(H5Pcreate(H5P_LINK_ACCESS));
   H5Pset_elink_cb(access.get(), refuse_other_files, nullptr);
@@ -96,7 +165,7 @@ OpenDataset open_dataset(const fs::path& path, const std::string& dataset) {
   const Hdf5Properties unlocked(H5Pcreate(H5P_FILE_ACCESS));
   H5Pset_file_locking(unlocked.get(), 0, 1);  // network file systems may have no locks
   opened.file = Hdf5File(H5Fopen(path.c_str(), H5F_ACC_RDONLY, unlocked.get()));
-  if (!opened.file) fail("{}: libhdf5 cannot open it: h5dump may tell why", path.string());
+  if (!opened.file) fail("{}: libhdf5 cannot open it: {}", path.string(), last_error());
   opened.path = dataset.empty() ? only_dataset(opened.file.get(), path) : dataset;
   opened.dataset = Hdf5Dataset(H5Dopen2(opened.file.get(), opened.path.c_str(), cached.get()));
   if (!opened.dataset && H5Lexists(opened.file.get(), opened.path.c_str(), H5P_DEFAULT) > 0 &&
@@ -108,6 +177,7 @@ OpenDataset open_dataset(const fs::path& path, const std::string& dataset) {
   if (H5Pget_layout(created.get()) == H5D_VIRTUAL || H5Pget_external_count(created.get()) > 0)
     fail("{}:{}: its data are in other files: copy them into this file (h5repack)", path.string(),
          opened.path);
+  refuse_missing_filters(opened.dataset.get(), created.get(), fmt::format("{}:{}", path.string(), opened.path));
   opened.type = Hdf5Type(H5Dget_type(opened.dataset.get()));
   opened.space = Hdf5Space(H5Dget_space(opened.dataset.get()));
   if (!opened.type || !opened.space) fail("{}:{}: libhdf5 cannot read it", path.string(), opened.path);
@@ -127,6 +197,36 @@ void refuse_bits(hid_t type, const std::string& name) {
          H5Tget_precision(type), bits, H5Tget_offset(type));
 }
 
+/// Refuses numbers whose bytes are not those of this machine, since this library reads the bytes unchanged: also in
+/// compounds, arrays, enumerations and lists.
+void refuse_foreign_numbers(hid_t type, const std::string& name) {
+  switch (H5Tget_class(type)) {
+    case H5T_INTEGER:
+    case H5T_FLOAT:
+    case H5T_BITFIELD:
+    case H5T_TIME:
+      if (H5Tget_size(type) > 1 && H5Tget_order(type) != H5T_ORDER_LE)
+        fail("{}: its numbers are big-endian: write them little-endian", name);
+      if (H5Tget_class(type) == H5T_INTEGER) refuse_bits(type, name);
+      return;
+    case H5T_ENUM:
+    case H5T_ARRAY:
+    case H5T_VLEN:
+      return refuse_foreign_numbers(Hdf5Type(H5Tget_super(type)).get(), name);
+    case H5T_COMPOUND:
+      for (int n = 0; n < H5Tget_nmembers(type); ++n) {
+        const auto number = static_cast<unsigned>(n);
+        char* member = H5Tget_member_name(type, number);
+        const std::string inner = fmt::format("{}, field '{}'", name, member == nullptr ? "" : member);
+        H5free_memory(member);
+        refuse_foreign_numbers(Hdf5Type(H5Tget_member_type(type, number)).get(), inner);
+      }
+      return;
+    default:
+      return;
+  }
+}
+
 TokenType number_type(hid_t type) {
   const bool is_signed = H5Tget_sign(type) == H5T_SGN_2;
   switch (H5Tget_size(type)) {
@@ -141,12 +241,6 @@ TokenType number_type(hid_t type) {
     default:
       return TokenType::none;
   }
-}
-
-/// Refuses big-endian numbers, since this library reads the bytes unchanged.
-void refuse_big_endian(hid_t type, const std::string& name) {
-  if (H5Tget_size(type) > 1 && H5Tget_order(type) == H5T_ORDER_BE)
-    fail("{}: its numbers are big-endian: write them little-endian", name);
 }
 
 /// Selects `count` rows of a dataset from row `begin` on.
@@ -290,7 +384,7 @@ std::vector<std::uint64_t> variable_lengths(const OpenDataset& opened, const std
            begin + count - 1);
     for (std::size_t n = 0; n < count; ++n) lengths.push_back(values.value(n).size());
   }
-  if (lengths.empty()) fail("{} holds no samples", name);
+  if (lengths.empty()) throw NoSamples(fmt::format("{} holds no samples", name));
   return lengths;
 }
 
@@ -303,18 +397,18 @@ Hdf5Lock::Hdf5Lock() : lock_(library_mutex()) {
 std::unique_ptr<Reader> open_hdf5(const fs::path& folder, const std::string& file,
                                   const std::string& dataset) {
   const fs::path path = folder / file;
+  refuse_open_hdf5(path);
   check_hdf5(path);
   const Hdf5Lock lock;
   OpenDataset opened = open_dataset(path, dataset);
   const std::string name = fmt::format("{}:{}", path.string(), opened.path);
+  refuse_foreign_numbers(opened.type.get(), name);
   const H5T_class_t kind = H5Tget_class(opened.type.get());
   if (kind == H5T_VLEN || H5Tis_variable_str(opened.type.get()) > 0) {
     std::vector<std::uint64_t> lengths = variable_lengths(opened, name);
     TokenType type = TokenType::none;
     if (kind == H5T_VLEN) {
       const Hdf5Type item(H5Tget_super(opened.type.get()));
-      refuse_big_endian(item.get(), name);
-      if (H5Tget_class(item.get()) == H5T_INTEGER) refuse_bits(item.get(), name);
       // Lists of bytes are images, not tokens.
       if (H5Tget_class(item.get()) == H5T_INTEGER && H5Tget_size(item.get()) > 1)
         type = number_type(item.get());
@@ -328,13 +422,9 @@ std::unique_ptr<Reader> open_hdf5(const fs::path& folder, const std::string& fil
   std::uint64_t item_bytes = H5Tget_size(opened.type.get());
   std::vector<std::uint64_t> shape = opened.shape;
   if (kind == H5T_INTEGER) {
-    refuse_big_endian(opened.type.get(), name);
-    refuse_bits(opened.type.get(), name);
     type = tokens_of(number_type(opened.type.get()), shape.size());
   } else if (kind == H5T_STRING || kind == H5T_OPAQUE) {
     shape.push_back(std::exchange(item_bytes, 1));  // each text is a sample
-  } else if (kind == H5T_FLOAT) {
-    refuse_big_endian(opened.type.get(), name);
   }
   const Rows rows = rows_of(shape, item_bytes, name);
   const haddr_t offset = H5Dget_offset(opened.dataset.get());

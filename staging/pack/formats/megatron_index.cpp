@@ -66,6 +66,8 @@ MegatronIndex MegatronIndex::parse(std::span<const std::byte> bytes, const fs::p
   index.bytes_ = bytes;
   FieldReader tables(bytes, name);
   const std::byte* magic = tables.take<char>(sizeof(megatron::kMagic), "bytes of the magic");
+  if (std::memcmp(magic, "TNTIDX\0\0", 8) == 0)
+    fail("{}: {}", name.string(), kOldMegatron);
   if (std::memcmp(magic, megatron::kMagic, sizeof(megatron::kMagic)) != 0)
     fail("{}: not a Megatron-Core index", name.string());
   const auto version = tables.field<std::uint64_t>("version");
@@ -77,7 +79,9 @@ MegatronIndex MegatronIndex::parse(std::span<const std::byte> bytes, const fs::p
     damaged_index(name, "the token type {} does not exist", code);
   index.type_ = megatron::kTypes[code - 1U];
   index.sequences_ = tables.field<std::uint64_t>("number of sequences");
-  index.document_entries_ = tables.field<std::uint64_t>("number of documents");
+  constexpr std::uint64_t kEntryBytes = sizeof(std::int32_t) + sizeof(std::int64_t);
+  const bool fairseq = tables.left() % kEntryBytes == 0 && tables.left() / kEntryBytes == index.sequences_;
+  if (!fairseq) index.document_entries_ = tables.field<std::uint64_t>("number of documents");
   index.lengths_ = tables.take<std::int32_t>(index.sequences_, "lengths");
   index.offsets_ = tables.take<std::int64_t>(index.sequences_, "offsets");
   index.documents_ = tables.take<std::int64_t>(index.document_entries_, "documents");
@@ -85,9 +89,30 @@ MegatronIndex MegatronIndex::parse(std::span<const std::byte> bytes, const fs::p
   if (tables.left() != 0 && tables.left() != index.sequences_)
     damaged_index(name, "{} bytes are left over; expected none, or {} modes", tables.left(),
                   index.sequences_);
+  index.check_type(code);
   index.check_sequences();
-  index.check_documents();
+  if (!fairseq) index.check_documents();
   return index;
+}
+
+/// Compares the type with the size of a token that the offsets show.
+void MegatronIndex::check_type(unsigned code) {
+  for (std::size_t i = 0; i + 1 < sequences_; ++i) {
+    const auto tokens = at<std::int32_t>(lengths_, i);
+    if (tokens <= 0) continue;
+    const std::int64_t bytes = at<std::int64_t>(offsets_, i + 1) - at<std::int64_t>(offsets_, i);
+    if (bytes == std::int64_t{tokens} * bytes_of(type_)) return;
+    const TokenType other = type_ == TokenType::f64 ? TokenType::f32 : TokenType::f64;
+    if (type_ == TokenType::f32 || type_ == TokenType::f64) {
+      if (bytes == std::int64_t{tokens} * bytes_of(other)) type_ = other;
+      return;
+    }
+    if (i == 0 && bytes > 0 && bytes % tokens == 0 && (bytes / tokens & (bytes / tokens - 1)) == 0 && bytes / tokens <= 8)
+      fail(
+          "{}: its type code {} means {} ({} bytes), but its offsets are those of tokens of {} bytes: it was written by a fork of Megatron with other codes: write it again with Megatron-Core",
+          file_.string(), code, name_of(type_), bytes_of(type_), bytes / tokens);
+    return;
+  }
 }
 
 void MegatronIndex::check_sequences() {
@@ -116,6 +141,8 @@ void MegatronIndex::check_documents() const {
                     sequences_);
     before = sequence;
   }
+  if (before != sequences_)
+    damaged_index(file_, "its documents end at sequence {}, but it has {} sequences", before, sequences_);
 }
 
 fs::path megatron_data(const fs::path& index) {

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <filesystem>
 #include <span>
+#include <string_view>
 
 #include "staging/pack/mapped_file.h"
 #include "staging/pack/reader.h"
@@ -38,8 +39,8 @@ class MegatronIndex {
     return static_cast<std::uint64_t>(at<std::int64_t>(offsets_, i));
   }
 
-  /// The number of entries in the table of documents, which is the number of documents + 1. Document d
-  /// consists of the sequences from document(d) to document(d + 1) - 1.
+  /// The number of entries in the table of documents, which is the number of documents + 1; 0 if the file has no such
+  /// table (fairseq). Document d consists of the sequences from document(d) to document(d + 1) - 1.
   std::size_t document_entries() const { return document_entries_; }
   std::uint64_t document(std::size_t d) const {
     return static_cast<std::uint64_t>(at<std::int64_t>(documents_, d));
@@ -56,6 +57,7 @@ class MegatronIndex {
     std::memcpy(&number, table + i * sizeof(T), sizeof(T));
     return number;
   }
+  void check_type(unsigned code);
   void check_sequences();
   void check_documents() const;
 
@@ -70,6 +72,10 @@ class MegatronIndex {
   const std::byte* offsets_ = nullptr;
   const std::byte* documents_ = nullptr;
 };
+
+/// What an index with the magic TNTIDX is, and what to do, for messages.
+inline constexpr std::string_view kOldMegatron =
+    "it is an index of the old format of Megatron and fairseq (TNTIDX): preprocess the text again with --dataset-impl mmap";
 
 /// The path of the .bin for an .idx.
 std::filesystem::path megatron_data(const std::filesystem::path& index);

@@ -1,5 +1,7 @@
 // Reads the sequences of a Megatron-Core .bin, which its .idx lists.
 
+#include <fmt/format.h>
+
 #include "staging/pack/formats/extent_reader.h"
 #include "staging/pack/formats/format_readers.h"
 #include "staging/pack/formats/megatron_index.h"
@@ -14,6 +16,19 @@ class MegatronReader : public ExtentReader {
         index_(std::move(index)),
         token_(static_cast<std::uint64_t>(bytes_of(index_.type()))) {
     check_megatron_data(index_);
+  }
+
+  std::vector<std::string> notes() const override {
+    std::size_t empty = 0;
+    std::size_t first = 0;
+    for (std::size_t i = index_.sequences(); i-- > 0;) {
+      if (index_.length(i) > 0) continue;
+      ++empty;
+      first = i;
+    }
+    if (empty == 0) return {};
+    return {fmt::format("{} of {} samples are empty (the first is {}): plans leave them out", empty, index_.sequences(),
+                        first)};
   }
 
   /// The format has no digests: this checks the size, and that all bytes can be read.

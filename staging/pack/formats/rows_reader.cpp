@@ -19,7 +19,7 @@ Rows rows_of(const std::vector<std::uint64_t>& shape, std::uint64_t item_bytes, 
   if (shape.size() > 1) rows.rows = shape.front();
   for (std::size_t axis = shape.size() > 1 ? 1 : 0; axis < shape.size(); ++axis)
     rows.row_bytes = times(rows.row_bytes, shape[axis], name);
-  if (rows.rows == 0 || rows.row_bytes == 0) fail("{} holds no samples", name);
+  if (rows.rows == 0 || rows.row_bytes == 0) throw NoSamples(fmt::format("{} holds no samples", name));
   return rows;
 }
 

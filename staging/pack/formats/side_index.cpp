@@ -162,7 +162,7 @@ void SideIndex::make(const DataFile& file, const Digest& state,
     IndexBuilder builder(0);
     builder.begin_shard(file.path().filename().string());
     scan(builder);
-    if (builder.samples() == 0) fail("{} holds no records", file.path().string());
+    if (builder.samples() == 0) throw NoSamples(fmt::format("{} holds no records", file.path().string()));
     builder.end_shard(file.size(), state);
     bytes = builder.finish();
   }

@@ -18,6 +18,7 @@ struct ConvertArguments {
   std::string to = "tar";
   std::string shard_size = "256M";
   std::string kind;
+  OpenOptions open;
 };
 
 void run_convert(const Tool& tool, const ConvertArguments& arguments) {
@@ -27,11 +28,15 @@ void run_convert(const Tool& tool, const ConvertArguments& arguments) {
   options.out = arguments.out;
   options.shard_bytes = parse_shard_size(arguments.shard_size);
   options.kind = arguments.kind;
+  options.open = arguments.open;
   if (arguments.to == "megatron") options.to = ConvertOptions::To::megatron;
   ConvertResult result;
+  std::vector<std::string> notes;
   run_until_stopped(tool, [&](const std::atomic<bool>& stop) {
     options.stop = &stop;
-    Progress progress("converting samples:", open(options.source)->size(), Progress::Unit::things);
+    const std::unique_ptr<Reader> source = open(options.source, options.open);
+    notes = source->notes();
+    Progress progress("converting samples:", source->size(), Progress::Unit::things);
     options.progress = [&](std::uint64_t samples) { progress.update(samples); };
     result = convert(options);
   });
@@ -43,11 +48,12 @@ void run_convert(const Tool& tool, const ConvertArguments& arguments) {
                  {"samples", result.samples},
                  {"files", result.files},
                  {"payload_bytes", result.payload_bytes},
+                 {"notes", notes},
                  {"seconds", seconds}});
     return;
   }
-  fmt::print("{}: converted {} samples ({}) in {}\n", arguments.out, result.samples,
-             format_bytes(result.payload_bytes), format_seconds(seconds));
+  fmt::print("{}: converted {} samples ({}) in {}{}\n", arguments.out, result.samples,
+             format_bytes(result.payload_bytes), format_seconds(seconds), joined_notes(notes));
 }
 
 }  // namespace
@@ -75,6 +81,7 @@ void add_convert_verb(Tool& tool) {
   convert.add_option(
       "--kind", arguments->kind,
       "File name ending for samples of a source without file names (default: tok for tokens, else bin)");
+  add_leave_out(convert, arguments->open);
 }
 
 }  // namespace lockstep::pack

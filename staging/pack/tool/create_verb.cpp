@@ -2,6 +2,7 @@
 
 #include "common/clock.h"
 #include "common/error.h"
+#include "common/leaf/text.h"
 #include "common/units.h"
 #include "staging/pack/reader.h"
 #include "staging/pack/tool/packing_verb.h"
@@ -23,9 +24,15 @@ void run_create(const Tool& tool, const CreateArguments& arguments) {
   options.token_bytes = arguments.token_bytes;
   if (arguments.source != "-") refuse_out_inside(arguments.source, options.out);
   (void)new_folder(options.out);  // before a large folder is listed
-  list_files(arguments, options);
+  const StrayFiles stray = list_files(arguments, options);
   const CreateResult result = run_packing(tool, options, [&] { return create(options); });
   const std::unique_ptr<Reader> reader = open(options.out);
+  std::vector<std::string> notes = reader->notes();
+  if (stray.count > 0) {
+    notes.insert(notes.begin(), fmt::format("{} that {} no data left out, such as {} (--filter chooses files)",
+                                            stray.count == 1 ? "1 file" : fmt::format("{} files", stray.count),
+                                            stray.count == 1 ? "is" : "are", printable(stray.first)));
+  }
   const double seconds = seconds_between(begin, monotonic_ns());
   if (tool.json()) {
     Tool::print({{"out", options.out.string()},
@@ -36,13 +43,15 @@ void run_create(const Tool& tool, const CreateArguments& arguments) {
                  {"bytes", result.pack_bytes},
                  {"token_bytes", options.token_bytes},
                  {"continued_files", result.continued_files},
+                 {"left_out", stray.count},
+                 {"notes", notes},
                  {"fingerprint", reader->fingerprint()},
                  {"seconds", seconds}});
     return;
   }
-  fmt::print("{}: packed {} sample{} ({}) in {} shard{} in {}\n", options.out.string(), result.samples,
+  fmt::print("{}: packed {} sample{} ({}) in {} shard{} in {}{}\n", options.out.string(), result.samples,
              result.samples == 1 ? "" : "s", format_bytes(result.payload_bytes), result.shards,
-             result.shards == 1 ? "" : "s", format_seconds(seconds));
+             result.shards == 1 ? "" : "s", format_seconds(seconds), joined_notes(notes));
 }
 
 }  // namespace

@@ -18,14 +18,15 @@
 #include "staging/pack/index.h"
 #include "staging/pack/member_name.h"
 #include "staging/pack/reader.h"
+#include "staging/pack/tool/packing_verb.h"
 #include "staging/pack/tool/verbs.h"
 #include "staging/pack/write/index_tars.h"
 
 namespace lockstep::pack {
 namespace {
 
-void run_ls(const Tool& tool, const std::string& source) {
-  const std::unique_ptr<Reader> reader = open(source);
+void run_ls(const Tool& tool, const std::string& source, const OpenOptions& options) {
+  const std::unique_ptr<Reader> reader = open(source, options);
   for (std::size_t i = 0; i < reader->size(); ++i) {
     for (const Part& part : reader->parts(i)) {
       const std::string name = join_member_name(reader->key(i), part.kind);
@@ -79,8 +80,8 @@ nlohmann::json token_list(const std::vector<std::byte>& payload, TokenType type)
   return tokens;
 }
 
-void run_cat(const Tool& tool, const CatArguments& arguments) {
-  const std::unique_ptr<Reader> reader = open(arguments.source);
+void run_cat(const Tool& tool, const CatArguments& arguments, const OpenOptions& options) {
+  const std::unique_ptr<Reader> reader = open(arguments.source, options);
   const std::size_t sample = find_sample(*reader, arguments);
   const std::size_t p = find_part(*reader, sample, arguments);
   const Part part = reader->parts(sample)[p];
@@ -119,9 +120,9 @@ std::uint64_t bytes_of_files(const std::string& source) {
   return bytes;
 }
 
-void verify_one(const Tool& tool, const std::string& source) {
+void verify_one(const Tool& tool, const std::string& source, const OpenOptions& options) {
   const std::uint64_t begin = monotonic_ns();
-  const std::unique_ptr<Reader> reader = open(source);
+  const std::unique_ptr<Reader> reader = open(source, options);
   {
     Progress progress("verifying:", bytes_of_files(source));
     std::uint64_t read = 0;
@@ -133,19 +134,20 @@ void verify_one(const Tool& tool, const std::string& source) {
                  {"ok", true},
                  {"samples", reader->size()},
                  {"fingerprint", reader->fingerprint()},
+                 {"notes", reader->notes()},
                  {"seconds", seconds}});
   } else {
-    fmt::print("{}: {} samples, all match the index ({})\n", printable(source), reader->size(),
-               format_seconds(seconds));
+    fmt::print("{}: {} samples, all match the index ({}){}\n", printable(source), reader->size(),
+               format_seconds(seconds), joined_notes(reader->notes()));
   }
 }
 
 /// Verifies all sources, even after one that is damaged.
-void run_verify(const Tool& tool, const std::vector<std::string>& sources) {
+void run_verify(const Tool& tool, const std::vector<std::string>& sources, const OpenOptions& options) {
   std::size_t damaged = 0;
   for (const std::string& source : sources) {
     try {
-      verify_one(tool, source);
+      verify_one(tool, source, options);
     } catch (const Error& error) {
       if (tool.json()) Tool::print({{"source", source}, {"ok", false}, {"error", error.what()}});
       if (sources.size() == 1) throw;
@@ -156,8 +158,8 @@ void run_verify(const Tool& tool, const std::vector<std::string>& sources) {
   if (damaged > 0) fail("{} of {} sources are damaged; they are named above", damaged, sources.size());
 }
 
-void run_stats(const Tool& tool, const std::string& source) {
-  const std::unique_ptr<Reader> reader = open(source);
+void run_stats(const Tool& tool, const std::string& source, const OpenOptions& options) {
+  const std::unique_ptr<Reader> reader = open(source, options);
   const int unit = std::max(1, reader->token_bytes());
   std::vector<std::uint64_t> lengths(reader->size());
   std::uint64_t total = 0;
@@ -180,29 +182,32 @@ void run_stats(const Tool& tool, const std::string& source) {
                  {"p90", quantile(0.9)},
                  {"p99", quantile(0.99)},
                  {"max", lengths.back()},
-                 {"fingerprint", reader->fingerprint()}});
+                 {"fingerprint", reader->fingerprint()},
+                 {"notes", reader->notes()}});
     return;
   }
-  fmt::print("{}: {} samples, {} {}\nper sample: min {}, median {}, p90 {}, p99 {}, max {}\n", source,
-             lengths.size(), total, name, lengths.front(), quantile(0.5), quantile(0.9), quantile(0.99),
+  fmt::print("{}: {} samples, {} {}{}\nper sample: min {}, median {}, p90 {}, p99 {}, max {}\n", source,
+             lengths.size(), total, name, joined_notes(reader->notes()), lengths.front(), quantile(0.5), quantile(0.9), quantile(0.99),
              lengths.back());
 }
 
 /// Opening data without a table of samples makes a side index. Other programs' tar files get their index here.
-void run_index(const Tool& tool, const std::vector<std::string>& sources) {
+void run_index(const Tool& tool, const std::vector<std::string>& sources, const OpenOptions& options) {
   for (const std::string& source : sources) {
     const std::uint64_t begin = monotonic_ns();
-    if (has_tars_without_index(source)) index_tars(source);
-    const std::unique_ptr<Reader> reader = open(source);
+    std::vector<std::string> notes;
+    if (has_tars_without_index(source)) notes = index_tars(source);
+    const std::unique_ptr<Reader> reader = open(source, options);
+    for (std::string& note : reader->notes()) notes.push_back(std::move(note));
     if (!reader->indexed())
       fail(
           "{}: the index cannot be stored beside the data or in your cache folder: ask the owner of the data to run this command, or set XDG_CACHE_HOME",
           source);
     const double seconds = seconds_between(begin, monotonic_ns());
     if (tool.json()) {
-      Tool::print({{"source", source}, {"samples", reader->size()}, {"seconds", seconds}});
+      Tool::print({{"source", source}, {"samples", reader->size()}, {"notes", notes}, {"seconds", seconds}});
     } else {
-      fmt::print("{}: {} samples ({})\n", source, reader->size(), format_seconds(seconds));
+      fmt::print("{}: {} samples ({}){}\n", source, reader->size(), format_seconds(seconds), joined_notes(notes));
     }
   }
 }
@@ -211,13 +216,15 @@ void run_index(const Tool& tool, const std::vector<std::string>& sources) {
 
 void add_look_verbs(Tool& tool) {
   const auto source = std::make_shared<std::string>();
+  const auto options = std::make_shared<OpenOptions>();
   const char* kSource = "Packed data: a folder, a shard or a file";
-  CLI::App& ls = tool.verb("ls", "List the samples", [&tool, source] { run_ls(tool, *source); });
+  CLI::App& ls = tool.verb("ls", "List the samples", [&tool, source, options] { run_ls(tool, *source, *options); });
   ls.add_option("pack", *source, kSource)->required()->check(Tool::named());
 
   const auto chosen = std::make_shared<CatArguments>();
   CLI::App& cat =
-      tool.verb("cat", "Write one sample to standard output", [&tool, chosen] { run_cat(tool, *chosen); });
+      tool.verb("cat", "Write one sample to standard output",
+                [&tool, chosen, options] { run_cat(tool, *chosen, *options); });
   cat.add_option("pack", chosen->source, kSource)->required()->check(Tool::named());
   cat.add_option("key", chosen->key, "The sample's key, or the complete name of a packed file");
   cat.add_option("--sample", chosen->number, "The sample's number instead of its key")
@@ -226,14 +233,14 @@ void add_look_verbs(Tool& tool) {
 
   const auto sources = std::make_shared<std::vector<std::string>>();
   CLI::App& verify = tool.verb("verify", "Read everything and compare it with the index",
-                               [&tool, sources] { run_verify(tool, *sources); });
+                               [&tool, sources, options] { run_verify(tool, *sources, *options); });
   verify.add_option("pack", *sources, "Packed data: folders, shards or files")
       ->required()
       ->check(Tool::named());
 
   CLI::App& index =
       tool.verb("index", "Find all samples once and store the index, so that opening the data is fast",
-                [&tool, sources] { run_index(tool, *sources); });
+                [&tool, sources, options] { run_index(tool, *sources, *options); });
   index
       .add_option("data", *sources,
                   "Folders or files of any readable format, or folders of tar files (WebDataset)")
@@ -241,8 +248,10 @@ void add_look_verbs(Tool& tool) {
       ->check(Tool::named());
 
   CLI::App& stats =
-      tool.verb("stats", "Show how long the samples are", [&tool, source] { run_stats(tool, *source); });
+      tool.verb("stats", "Show how long the samples are",
+                [&tool, source, options] { run_stats(tool, *source, *options); });
   stats.add_option("pack", *source, kSource)->required()->check(Tool::named());
+  for (CLI::App* verb : {&ls, &cat, &verify, &index, &stats}) add_leave_out(*verb, *options);
 }
 
 }  // namespace lockstep::pack

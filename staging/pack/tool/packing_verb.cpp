@@ -1,5 +1,6 @@
 #include "staging/pack/tool/packing_verb.h"
 
+#include <algorithm>
 #include <atomic>
 #include <csignal>
 #include <iostream>
@@ -7,7 +8,7 @@
 #include "common/error.h"
 #include "common/progress.h"
 #include "common/units.h"
-#include "staging/pack/write/file_list.h"
+#include "staging/pack/locate.h"
 
 namespace lockstep::pack {
 namespace {
@@ -52,6 +53,15 @@ void end_by_signal() {
   ::raise(signal_number);
 }
 
+/// A folder of tar shards is packed already. A pack of them would have a shard as each sample.
+void refuse_tars(const PackingOptions& options, const std::vector<std::string>& filters) {
+  if (!filters.empty() || options.files.empty() ||
+      !std::all_of(options.files.begin(), options.files.end(), [](const std::string& file) { return is_shard_name(file); }))
+    return;
+  fail("{} holds tar files: run lockstep-pack index {}; to pack each of them as a sample, add --filter '*'",
+       options.folder.string(), options.folder.string());
+}
+
 }  // namespace
 
 void add_packing_options(CLI::App& verb, PackingArguments& arguments) {
@@ -68,13 +78,20 @@ void add_packing_options(CLI::App& verb, PackingArguments& arguments) {
                   "Pack only files whose path or name matches this pattern (may be repeated)");
 }
 
+void add_leave_out(CLI::App& verb, OpenOptions& options) {
+  verb.add_option("--leave-out", options.leave_out,
+                  "For LMDB: a key that is not a sample, such as length or '__*__' (may be repeated)")
+      ->type_name("KEY");
+}
+
 std::uint64_t parse_shard_size(const std::string& text) {
   const std::uint64_t bytes = parse_bytes(text);
   if (bytes == 0) fail_usage("--shard-size must be at least 1 byte, not {}", text);
   return bytes;
 }
 
-void list_files(const PackingArguments& arguments, PackingOptions& options) {
+StrayFiles list_files(const PackingArguments& arguments, PackingOptions& options) {
+  StrayFiles stray;
   options.shard_bytes = parse_shard_size(arguments.shard_size);
   options.threads = arguments.threads;
   if (arguments.source == "-") {
@@ -82,8 +99,16 @@ void list_files(const PackingArguments& arguments, PackingOptions& options) {
     options.files = files_listed(std::cin, arguments.filters);
   } else {
     options.folder = arguments.source;
-    options.files = files_below(options.folder, arguments.filters);
+    options.files = files_below(options.folder, arguments.filters, &stray);
+    refuse_tars(options, arguments.filters);
   }
+  return stray;
+}
+
+std::string joined_notes(const std::vector<std::string>& notes) {
+  std::string text;
+  for (const std::string& note : notes) text += "; " + note;
+  return text;
 }
 
 void run_until_stopped(const Tool& tool, const std::function<void(const std::atomic<bool>& stop)>& work) {

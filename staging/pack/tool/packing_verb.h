@@ -10,6 +10,8 @@
 #include <vector>
 
 #include "common/tool.h"
+#include "staging/pack/reader.h"
+#include "staging/pack/write/file_list.h"
 #include "staging/pack/write/packing.h"
 
 namespace lockstep::pack {
@@ -23,11 +25,17 @@ struct PackingArguments {
 
 void add_packing_options(CLI::App& verb, PackingArguments& arguments);
 
+/// --leave-out, of the verbs that read data.
+void add_leave_out(CLI::App& verb, OpenOptions& options);
+
 /// "256M" in bytes. Throws UsageError if it is not a size, or is 0.
 std::uint64_t parse_shard_size(const std::string& text);
 
-/// Lists the files below the source, or the files named on standard input.
-void list_files(const PackingArguments& arguments, PackingOptions& options);
+/// Lists the files below the source, or the files named on standard input. Returns the files that are left out.
+StrayFiles list_files(const PackingArguments& arguments, PackingOptions& options);
+
+/// "; NOTE; NOTE" for the end of a line about a pack.
+std::string joined_notes(const std::vector<std::string>& notes);
 
 /// Runs `work`. SIGINT, SIGTERM and SIGHUP set `stop`; when the work then throws Stopped, this prints the message and
 /// ends the process by that signal. A second signal ends the process at once.

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "common/error.h"
+#include "staging/pack/file_kind.h"
 #include "staging/pack/format.h"
 #include "staging/pack/formats/megatron_writer.h"
 #include "staging/pack/index.h"
@@ -106,7 +107,7 @@ void check_tar(const fs::path& pack, const Journal& journal, const SampleSource&
 
 ConvertResult to_tar(const ConvertOptions& options) {
   FileSystem& system = options.system != nullptr ? *options.system : FileSystem::real();
-  SampleSource source(options.source);
+  SampleSource source(options.source, options.open);
   TarTokens tokens(source.reader().token_type());
   const MemberNames names(source, options, tokens.bytes() != 0);
   const fs::path out = new_folder(options.out, system);
@@ -160,12 +161,12 @@ bool is_megatron(const fs::path& source) {
 }
 
 ConvertResult to_megatron(const ConvertOptions& options) {
-  SampleSource source(options.source);
+  SampleSource source(options.source, options.open);
   const TokenType type = source.reader().token_type();
   if (type == TokenType::none) {
     fail(
-        "{}: its samples are not marked as tokens, and Megatron-Core's format holds only tokens: pack it with lockstep-pack create --token-bytes",
-        options.source.string());
+        "{}: its samples are not marked as tokens, and Megatron-Core's format holds only tokens: {}",
+        options.source.string(), advice_for_tokens(source.reader()));
   }
   if (is_megatron(options.source))
     fail("{} already has this format: copy its two files", options.source.string());

@@ -13,12 +13,15 @@
 
 #include "common/file_system.h"
 
+#include "staging/pack/reader.h"
+
 namespace lockstep::pack {
 
 struct ConvertOptions {
   enum class To { tar, megatron };
   std::filesystem::path source;  ///< anything that open() takes
   std::filesystem::path out;     ///< a new folder; for Megatron, the prefix of the two files
+  OpenOptions open;              ///< of the source
   To to = To::tar;
   std::uint64_t shard_bytes = std::uint64_t{256} << 20;  ///< of tar shards, as for create()
   /// The kind of parts that have none (in all formats but tar); "" means "tok" for tokens, else

@@ -7,6 +7,7 @@
 
 #include "common/error.h"
 #include "staging/pack/member_name.h"
+#include "staging/pack/stray_files.h"
 
 namespace lockstep::pack {
 namespace {
@@ -15,67 +16,89 @@ namespace fs = std::filesystem;
 
 bool matches(const std::string& path, const std::vector<std::string>& filters) {
   const std::string name = fs::path(path).filename().string();
+  // "*.jpg" is not meant to match the Mac's "._a.jpg".
+  const int flags = is_system_file(name) ? FNM_PERIOD | FNM_PATHNAME : 0;
   return filters.empty() || std::any_of(filters.begin(), filters.end(), [&](const std::string& filter) {
-           return ::fnmatch(filter.c_str(), path.c_str(), 0) == 0 ||
-                  ::fnmatch(filter.c_str(), name.c_str(), 0) == 0;
+           return ::fnmatch(filter.c_str(), path.c_str(), flags) == 0 ||
+                  ::fnmatch(filter.c_str(), name.c_str(), flags) == 0;
          });
 }
 
-void add_folder(const fs::path& part, const fs::path& folder, const std::vector<std::string>& filters,
-                std::vector<std::string>& files);
-
-void add_entry(const fs::directory_entry& entry, const fs::path& folder,
-               const std::vector<std::string>& filters, std::vector<std::string>& files) {
-  // These use the type from the folder's listing; entry.symlink_status() would be a system call for each
-  // file.
-  const bool link = entry.is_symlink();
-  if (!link && entry.is_directory()) {
-    add_folder(entry.path(), folder, filters, files);
-    return;
-  }
-  std::string path = entry.path().lexically_relative(folder).string();
-  if (!matches(path, filters)) return;
-  if (link) {
-    fail("{} is a symbolic link: pack the file it points to, or exclude it with --filter",
-         entry.path().string());
-  }
-  if (!entry.is_regular_file())
-    fail("{} is not a regular file: exclude it with --filter", entry.path().string());
-  files.push_back(std::move(path));
-}
-
 /// Does not use recursive_directory_iterator, whose errors name the topmost folder only.
-void add_folder(const fs::path& part, const fs::path& folder, const std::vector<std::string>& filters,
-                std::vector<std::string>& files) {
-  for (const fs::directory_entry& entry : fs::directory_iterator(part))
-    add_entry(entry, folder, filters, files);
-}
+class FolderList {
+ public:
+  FolderList(const fs::path& folder, const std::vector<std::string>& filters) : folder_(folder), filters_(filters) {}
 
-[[noreturn]] void nothing_to_pack(const std::string& source, bool filtered) {
+  void add(const fs::path& part) {
+    for (const fs::directory_entry& entry : fs::directory_iterator(part)) add_entry(entry);
+  }
+
+  std::vector<std::string> files;
+  StrayFiles stray;
+
+ private:
+  void leave_out(const std::string& path) {
+    if (stray.count++ == 0 || path < stray.first) stray.first = path;
+  }
+
+  void add_entry(const fs::directory_entry& entry) {
+    std::string path = entry.path().lexically_relative(folder_).string();
+    // These use the type from the folder's listing; entry.symlink_status() would be a system call for each
+    // file.
+    const bool link = entry.is_symlink();
+    if (!link && entry.is_directory()) {
+      if (!is_system_file(path)) return add(entry.path());
+      for (fs::recursive_directory_iterator below(entry.path(), fs::directory_options::skip_permission_denied);
+           below != fs::recursive_directory_iterator(); ++below) {
+        if (!below->is_directory()) leave_out(below->path().lexically_relative(folder_).string());
+      }
+      return;
+    }
+    if (filters_.empty() && is_stray(path)) return leave_out(path);
+    if (!matches(path, filters_)) return;
+    if (link) {
+      fail("{} is a symbolic link: pack the file it points to, or exclude it with --filter",
+           entry.path().string());
+    }
+    if (!entry.is_regular_file())
+      fail("{} is not a regular file: exclude it with --filter", entry.path().string());
+    files.push_back(std::move(path));
+  }
+
+  const fs::path& folder_;
+  const std::vector<std::string>& filters_;
+};
+
+[[noreturn]] void nothing_to_pack(const std::string& source, bool filtered, const StrayFiles& stray = {}) {
+  if (stray.count > 0)
+    fail("{}: nothing to pack: only files like {}, which are left out: choose files with --filter", source, stray.first);
   fail("{}: nothing to pack: {}", source, filtered ? "no file matches --filter" : "it holds no files");
 }
 
 }  // namespace
 
-std::vector<std::string> files_below(const fs::path& folder, const std::vector<std::string>& filters) {
-  std::vector<std::string> files;
+std::vector<std::string> files_below(const fs::path& folder, const std::vector<std::string>& filters,
+                                     StrayFiles* stray) {
+  FolderList list(folder, filters);
+  std::vector<std::string>& files = list.files;
   try {
     if (!fs::exists(folder)) fail("{}: No such file or directory", folder.string());
     if (!fs::is_directory(folder))
       fail("{} is not a folder: name the folder of the files, or - and list the files on standard input",
            folder.string());
-    add_folder(folder, folder, filters, files);
+    list.add(folder);
   } catch (const fs::filesystem_error& error) {
     fail("cannot list {}: {}", error.path1().empty() ? folder.string() : error.path1().string(),
          error.code().message());
   }
-  if (files.empty()) nothing_to_pack(folder.string(), !filters.empty());
+  if (stray != nullptr) *stray = list.stray;
+  if (files.empty()) nothing_to_pack(folder.string(), !filters.empty(), list.stray);
   std::sort(files.begin(), files.end(), [](const std::string& a, const std::string& b) {
     const MemberName left = split_member_name(a);
     const MemberName right = split_member_name(b);
     return left.key != right.key ? left.key < right.key : left.kind < right.kind;
   });
-  return files;
+  return std::move(files);
 }
 
 std::vector<std::string> files_listed(std::istream& list, const std::vector<std::string>& filters) {

@@ -10,12 +10,19 @@
 
 namespace lockstep::pack {
 
+/// The files and folders of stray_files.h that files_below() has left out.
+struct StrayFiles {
+  std::size_t count = 0;
+  std::string first;
+};
+
 /// The regular files below `folder`, relative to it, in byte order of key and kind: parts of one sample are
 /// neighbours, and the order is the same on every machine. With filters, only files whose path or name
-/// matches one of them (fnmatch). Throws Error naming an entry that cannot be packed (a link, a device) or an
+/// matches one of them (fnmatch; as in a shell, "*" does not match a stray name that begins with a dot). Without filters,
+/// stray files are left out and counted. Throws Error naming an entry that cannot be packed (a link, a device) or an
 /// empty folder.
 std::vector<std::string> files_below(const std::filesystem::path& folder,
-                                     const std::vector<std::string>& filters);
+                                     const std::vector<std::string>& filters, StrayFiles* stray = nullptr);
 
 /// Reads one relative path per line. Samples keep the order in which the list first names them; parts are
 /// sorted by kind. Throws Error naming a path that is absolute, leaves the folder or appears twice.

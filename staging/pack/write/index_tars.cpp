@@ -7,10 +7,13 @@
 
 #include "common/error.h"
 #include "common/files.h"
+#include "common/leaf/text.h"
+#include "staging/pack/file_kind.h"
 #include "staging/pack/formats/data_file.h"
 #include "staging/pack/index_builder.h"
 #include "staging/pack/locate.h"
 #include "staging/pack/member_name.h"
+#include "staging/pack/stray_files.h"
 #include "staging/pack/tar_members.h"
 
 namespace lockstep::pack {
@@ -32,18 +35,44 @@ std::uint64_t digest_of_part(const DataFile& file, std::uint64_t offset, std::ui
   return hasher.value();
 }
 
-void add_members(const DataFile& file, IndexBuilder& builder) {
+/// What index_tars() leaves out.
+struct LeftOut {
+  std::size_t members = 0;
+  std::size_t without_ending = 0;  // of these members
+  std::string first;               // "'NAME' in SHARD"
+  std::vector<std::string> empty_shards;
+};
+
+/// Throws Error for a tar file in a tar file, such as ImageNet's train.tar. It would be a sample of one class.
+void refuse_nested_tar(const DataFile& file, const TarMembers& member) {
+  const std::string& name = member.name();
+  if (name.find(".tar") == std::string::npos && !name.ends_with(".tgz")) return;
+  const std::string bytes = file.read_some(member.offset(), std::min<std::uint64_t>(512, member.size()));
+  if (!is_tar(bytes) && compression_of(bytes).empty()) return;
+  fail(
+      "{}: member '{}' at offset {} is a tar file itself: unpack {} (tar -xf), and then run lockstep-pack index on the folder of the inner files, unpacked too if they are compressed",
+      file.path().string(), name, member.offset(), file.path().filename().string());
+}
+
+void add_members(const DataFile& file, Members wanted, IndexBuilder& builder, LeftOut& left_out) {
   TarMembers members(file.path());
   std::string key;
   std::set<std::string, std::less<>> kinds;  // of the sample, so far
   while (members.next()) {
     if (members.folder()) continue;
-    const std::string name = members.name();
+    const std::string& name = members.name();
     const auto refuse = [&](std::string_view reason) {
       fail("{}: member '{}' at offset {} {}", file.path().string(), name, members.offset(), reason);
     };
+    if (is_left_out(name, wanted)) {
+      if (left_out.members++ == 0)
+        left_out.first = fmt::format("'{}' in {}", printable(name), file.path().filename().string());
+      if (!is_left_out(name, Members::all)) ++left_out.without_ending;
+      continue;
+    }
     if (const std::string_view reason = unsafe_member_name(name); !reason.empty()) refuse(reason);
     if (!members.plain_file()) refuse("is not a regular file");
+    refuse_nested_tar(file, members);
     const MemberName split = split_member_name(name);
     if (kinds.empty() || split.key != key) {
       key = split.key;
@@ -56,12 +85,50 @@ void add_members(const DataFile& file, IndexBuilder& builder) {
   }
 }
 
+IndexBuilder index_of(const fs::path& folder, const std::vector<std::string>& tars, Members wanted,
+                      LeftOut& left_out) {
+  IndexBuilder builder(0);
+  for (const std::string& name : tars) {
+    const DataFile file(folder / name);
+    const std::size_t before = builder.samples();
+    builder.begin_shard(name);
+    add_members(file, wanted, builder, left_out);
+    if (builder.samples() == before) {
+      builder.remove_empty_shard();
+      left_out.empty_shards.push_back(name);
+      continue;
+    }
+    Hasher whole;
+    Stream stream(file);
+    for (auto block = stream.next(); !block.empty(); block = stream.next()) whole.update(block);
+    builder.end_shard(file.size(), whole.digest());
+  }
+  return builder;
+}
+
+std::vector<std::string> describe(const LeftOut& left_out) {
+  std::vector<std::string> lines;
+  if (left_out.members > 0) {
+    lines.push_back(fmt::format("{} member{} left out that belong{} to no sample (files of macOS and others; {} without an ending, which WebDataset ignores too): the first is {}",
+                                left_out.members, left_out.members == 1 ? " is" : "s are",
+                                left_out.members == 1 ? "s" : "", left_out.without_ending, left_out.first));
+  }
+  if (!left_out.empty_shards.empty()) {
+    const std::size_t shards = left_out.empty_shards.size();
+    lines.push_back(fmt::format("{} shard{} no samples and {} left out: {}{}", shards,
+                                shards == 1 ? " holds" : "s hold", shards == 1 ? "is" : "are",
+                                left_out.empty_shards.front(), shards == 1 ? "" : ", …"));
+  }
+  return lines;
+}
+
 std::vector<std::string> tars_of(const fs::path& folder) {
   std::vector<std::string> tars;
   std::error_code error;
   for (fs::directory_iterator entry(folder, error); !error && entry != fs::directory_iterator();
        entry.increment(error)) {
-    if (entry->path().extension() == ".tar") tars.push_back(entry->path().filename().string());
+    if (is_shard_name(entry->path().filename().string()))
+      tars.push_back(entry->path().filename().string());
   }
   if (error) fail("cannot list {}: {}", folder.string(), error.message());
   std::sort(tars.begin(), tars.end());
@@ -75,20 +142,17 @@ bool has_tars_without_index(const fs::path& source) {
   return fs::is_directory(source, error) && has_tars(source) && !fs::exists(source / kIndexName, error);
 }
 
-void index_tars(const fs::path& folder) {
-  IndexBuilder builder(0);
-  for (const std::string& name : tars_of(folder)) {
-    const DataFile file(folder / name);
-    const std::size_t before = builder.samples();
-    builder.begin_shard(name);
-    add_members(file, builder);
-    if (builder.samples() == before) fail("{} holds no files", file.path().string());
-    Hasher whole;
-    Stream stream(file);
-    for (auto block = stream.next(); !block.empty(); block = stream.next()) whole.update(block);
-    builder.end_shard(file.size(), whole.digest());
+std::vector<std::string> index_tars(const fs::path& folder) {
+  const std::vector<std::string> tars = tars_of(folder);
+  LeftOut left_out;
+  IndexBuilder builder = index_of(folder, tars, Members::with_ending, left_out);
+  if (builder.samples() == 0 && left_out.without_ending > 0) {
+    left_out = {};
+    builder = index_of(folder, tars, Members::all, left_out);
   }
+  if (builder.samples() == 0) fail("{}: its tar files hold no samples", folder.string());
   write_file_atomically(folder / kIndexName, builder.finish());
+  return describe(left_out);
 }
 
 }  // namespace lockstep::pack

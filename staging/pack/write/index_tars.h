@@ -5,6 +5,8 @@
 #pragma once
 
 #include <filesystem>
+#include <string>
+#include <vector>
 
 namespace lockstep::pack {
 
@@ -12,8 +14,10 @@ namespace lockstep::pack {
 bool has_tars_without_index(const std::filesystem::path& source);
 
 /// Reads all .tar files of a folder, in the order of their names, and writes an index beside them.
-/// Consecutive members with the same key are one sample. Throws Error naming the shard and a member that
-/// cannot be part of a sample (a link, a device, an unsafe name, a part that appears twice).
-void index_tars(const std::filesystem::path& folder);
+/// Consecutive members with the same key are one sample. Members that WebDataset does not find are left out
+/// (stray_files.h), and so are shards without samples; returns a line for the user about each. Throws Error naming the
+/// shard and a member that cannot be part of a sample (a link, a device, an unsafe name, a part that appears twice, a tar
+/// file).
+std::vector<std::string> index_tars(const std::filesystem::path& folder);
 
 }  // namespace lockstep::pack

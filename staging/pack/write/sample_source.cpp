@@ -20,8 +20,8 @@ bool is_tar_pack(const std::filesystem::path& source) {
 
 }  // namespace
 
-SampleSource::SampleSource(const std::filesystem::path& source)
-    : source_(source), reader_(open(source)), of_files_(is_tar_pack(source)) {
+SampleSource::SampleSource(const std::filesystem::path& source, const OpenOptions& options)
+    : source_(source), reader_(open(source, options)), of_files_(is_tar_pack(source)) {
 }
 
 std::string SampleSource::where(std::size_t i) const {

@@ -17,7 +17,7 @@ namespace lockstep::pack {
 
 class SampleSource {
  public:
-  explicit SampleSource(const std::filesystem::path& source);
+  explicit SampleSource(const std::filesystem::path& source, const OpenOptions& options = {});
 
   const Reader& reader() const { return *reader_; }
   std::size_t size() const { return reader_->size(); }

@@ -163,7 +163,7 @@ std::size_t MixturePlanner::part_furthest_below_weight() const {
 // The tokens that the plan uses of a piece of a sample; 0: the sample is skipped.
 std::uint32_t MixturePlanner::length_of(SampleId id, std::uint32_t length, std::uint64_t piece,
                                         const std::string& part) const {
-  if (length == 0 || length > options_.cap) {
+  if (length > options_.cap) {
     check_sample(fmt::format("sample {} (of '{}')", sample_of(id), part), length, options_);
     if (options_.too_long == TooLong::skip) return 0;
   }
@@ -195,7 +195,7 @@ void MixturePlanner::draw(std::size_t count) {
     const MixturePart& part = mixture_->parts[drawn_->items.back().part];
     // The only sample that fits may be the first of one epoch and the last of the next.
     if (skipped >= 2 * part.samples) {
-      fail("every sample of '{}' is longer than the cap of {}", part.name, options_.cap);
+      fail("every sample of '{}' is empty or longer than the cap of {}", part.name, options_.cap);
     }
   }
 }

@@ -31,7 +31,7 @@ BlockSamples read_block_for_plan(const LengthSource& source, const EpochOrder& o
   std::vector<Item> pieces;
   for (Item& item : read.items) {
     const std::uint32_t length = item.length;
-    if (length > 0 && length <= cap) continue;
+    if (length <= cap) continue;  // an empty sample is not planned
     const SampleId id = read.id_of(item.index);
     check_sample(fmt::format("sample {}", id), length, options);
     // A skipped sample stays in the list so that the order does not depend on the cap.

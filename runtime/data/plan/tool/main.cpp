@@ -162,6 +162,7 @@ void make(const Tool& tool, const LengthOptions& source, const PlanOptions& opti
   if (tool.json()) {
     nlohmann::json json = stats;
     json["seconds"] = seconds;
+    json["empty"] = count_empty(lengths);
     if (mixture) json["left"] = plan.mixture()->left.size();
     if (options.too_long != TooLong::refuse) {
       json["over_long"] = {{"samples", over_long.samples}, {"tokens_lost", over_long.tokens_lost}};
@@ -170,6 +171,8 @@ void make(const Tool& tool, const LengthOptions& source, const PlanOptions& opti
   }
   print_stats(stats, options);
   if (mixture) fmt::print("pieces not used    {}\n", plan.mixture()->left.size());
+  if (const std::size_t empty = count_empty(lengths); empty > 0)
+    fmt::print("empty              {} samples without a token are left out\n", empty);
   if (over_long.samples > 0) {
     fmt::print("over the cap       {} samples, {} tokens left out; the first is sample {}\n",
                over_long.samples, over_long.tokens_lost, over_long.first);
@@ -179,6 +182,8 @@ void make(const Tool& tool, const LengthOptions& source, const PlanOptions& opti
 
 void stats(const Tool& tool, const LengthOptions& source) {
   std::vector<std::uint32_t> lengths = source.read().lengths.tokens;
+  const std::size_t empty = count_empty(lengths);
+  std::erase(lengths, 0U);
   std::sort(lengths.begin(), lengths.end());
   double tokens = 0;
   for (const std::uint32_t length : lengths) tokens += length;
@@ -188,7 +193,7 @@ void stats(const Tool& tool, const LengthOptions& source) {
                : lengths[static_cast<std::size_t>(share * static_cast<double>(lengths.size() - 1))];
   };
   const double mean = lengths.empty() ? 0 : tokens / static_cast<double>(lengths.size());
-  nlohmann::json json = {{"samples", lengths.size()}, {"tokens", tokens}, {"mean", mean}};
+  nlohmann::json json = {{"samples", lengths.size()}, {"tokens", tokens}, {"mean", mean}, {"empty", empty}};
   if (!tool.json()) {
     fmt::print("samples   {}\ntokens    {}\nmean      {:.1f}\n", lengths.size(), format_count(tokens), mean);
   }
@@ -197,7 +202,8 @@ void stats(const Tool& tool, const LengthOptions& source) {
     json[name] = at(share);
     if (!tool.json()) fmt::print("{:<9} {}\n", name, at(share));
   }
-  if (tool.json()) Tool::print(json);
+  if (tool.json()) return Tool::print(json);
+  if (empty > 0) fmt::print("empty     {} more, which plans leave out\n", empty);
 }
 
 // The limit of a micro-batch: its tokens, or the memory that they need.

@@ -108,6 +108,7 @@ struct Population {
 Population population_of(std::span<const std::uint32_t> lengths, const PlanOptions& options) {
   Population all;
   for (const std::uint32_t whole : lengths) {
+    if (whole == 0) continue;  // in no plan
     if (whole > options.cap && options.too_long == TooLong::skip) {
       ++all.skipped;
       continue;

@@ -88,7 +88,7 @@ TEST(BlockReader, RefusesOverLongAndEmptySamplesByNumber) {
   EXPECT_THAT(read,
               ThrowsMessage<Error>(AllOf(HasSubstr("sample 50 has 11 tokens"), HasSubstr("raise the cap"))));
   source.lengths()[50] = 0;
-  EXPECT_THAT(read, ThrowsMessage<Error>(HasSubstr("sample 50 is empty")));
+  EXPECT_EQ(read().items.size(), 100U) << "an empty sample keeps its place in the order";
   source.lengths()[50] = 10;
   EXPECT_EQ(read().items.size(), 100U);
 }

@@ -1,0 +1,197 @@
+#include "staging/pack/file_kind.h"
+
+#include <fcntl.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <vector>
+
+#include "common/error.h"
+#include "common/files.h"
+#include "staging/pack/file_status.h"
+#include "staging/pack/format.h"
+#include "staging/pack/formats/megatron_index.h"
+#include "staging/pack/stray_files.h"
+#include "staging/pack/tar_members.h"
+
+namespace lockstep::pack {
+namespace {
+
+namespace fs = std::filesystem;
+using std::string_view_literals::operator""sv;
+
+struct Compression {
+  std::string_view name;
+  std::string_view magic;
+  std::string_view program;
+  std::string_view ending;
+};
+constexpr std::array kCompressions = {
+    Compression{"gzip", "\x1f\x8b"sv, "gzip", ".gz"}, Compression{"zstd", "\x28\xb5\x2f\xfd"sv, "zstd", ".zst"},
+    Compression{"xz", "\xfd\x37zXZ\0"sv, "xz", ".xz"}, Compression{"bzip2", "BZh"sv, "bzip2", ".bz2"},
+    Compression{"lz4", "\x04\x22\x4d\x18"sv, "lz4", ".lz4"}};
+
+std::string beginning_of(const fs::path& file) {
+  std::string bytes(512, '\0');
+  const UniqueFd fd = open_file(file, O_RDONLY);
+  const ssize_t got = read_at(fd.get(), std::as_writable_bytes(std::span(bytes)), 0);
+  bytes.resize(static_cast<std::size_t>(std::max<ssize_t>(got, 0)));
+  return bytes;
+}
+
+std::string lower(std::string text) {
+  for (char& letter : text) {
+    if (letter >= 'A' && letter <= 'Z') letter = static_cast<char>(letter - 'A' + 'a');
+  }
+  return text;
+}
+
+bool has_ending(std::string_view name, std::initializer_list<std::string_view> ends) {
+  return std::any_of(ends.begin(), ends.end(), [&](std::string_view end) { return name.ends_with(end); });
+}
+
+/// "x.tar.gz" is a tar file inside.
+bool is_packed_tar(std::string_view name) {
+  return name.find(".tar") != std::string_view::npos || has_ending(name, {".tgz", ".tbz", ".tbz2", ".txz", ".tzst"});
+}
+
+constexpr std::string_view kToTokens = "examples/recipes/text_to_tokens.py";
+
+/// For files whose name shows what they are; "" for others.
+std::string advice_by_name(const std::string& name, const fs::path& file) {
+  const std::string path = file.string();
+  if (has_ending(name, {".jsonl", ".jsonl.gz", ".ndjson", ".json"}))
+    return fmt::format("it is JSON: make tokens of it with {} {}", kToTokens, path);
+  if (has_ending(name, {".csv", ".tsv", ".parquet", ".arrow", ".feather"}))
+    return fmt::format("it is a table of a data set: convert Parquet, Arrow and CSV with {} --dataset FOLDER, or images_to_tars.py FOLDER",
+                       kToTokens);
+  if (name.ends_with(".npy")) return "it is a NumPy array: convert it with examples/recipes/from_npy.py";
+  if (name.ends_with(".npz"))
+    return fmt::format("it is a zip file of NumPy arrays: unpack it (bsdtar -xf {} -C FOLDER), and convert them with examples/recipes/from_npy.py",
+                       path);
+  if (name.ends_with(".mds")) return "it is MosaicML's MDS: convert it with examples/recipes/from_mds.py FOLDER";
+  if (has_ending(name, {".pt", ".pth", ".bin.index.json", ".safetensors", ".pkl", ".pickle"}))
+    return "it holds objects of a Python program: write its samples with examples/recipes/tar_shards.py or token_file.py";
+  if (name.ends_with(".tar")) return fmt::format("run lockstep-pack index {}", parent_of(file).string());
+  if (name.ends_with(".zip"))
+    return fmt::format("unpack it (bsdtar -xf {} -C FOLDER) and run lockstep-pack create FOLDER --out PACK", path);
+  if (has_ending(name, {".7z", ".rar"}))
+    return "unpack it and run lockstep-pack create FOLDER --out PACK";
+  return {};
+}
+
+std::string advice_for_packed(const Compression& compression, const std::string& name, const fs::path& file) {
+  const fs::path folder = parent_of(file);
+  if (is_packed_tar(name))
+    return fmt::format("it is a tar file compressed with {0}: unpack it ({1} -dc {2} > {3}/NEW.tar), then run lockstep-pack index {3}",
+                       compression.name, compression.program, file.string(), folder.string());
+  return fmt::format("it is compressed with {0}: unpack it ({1} -dc {2} > NEW) and use that", compression.name,
+                     compression.program, file.string());
+}
+
+/// For files whose first bytes show what they are; "" for others.
+std::string advice_by_content(const std::string& bytes, const std::string& name, const fs::path& file) {
+  for (const Compression& compression : kCompressions) {
+    if (bytes.starts_with(compression.magic)) return advice_for_packed(compression, name, file);
+  }
+  const bool zlib = bytes.size() > 1 && bytes[0] == 'x' && (0x7800U + static_cast<unsigned char>(bytes[1])) % 31 == 0;
+  if (zlib && (name.find("rec") != std::string::npos || name.starts_with("part-")))
+    return "it seems to be compressed with zlib, as TFRecord can be: write it without compression";
+  if (is_tar(bytes)) {
+    const std::string folder = parent_of(file).string();
+    if (name.ends_with(".tar")) return fmt::format("it is a tar file: run lockstep-pack index {}", folder);
+    return fmt::format("it is a tar file: give it the ending .tar and run lockstep-pack index {}", folder);
+  }
+  if (bytes.starts_with("TNTIDX\0\0"sv))
+    return std::string(kOldMegatron);
+  if (bytes.starts_with("MMIDIDX\0\0"sv)) return "it is a Megatron index: give it the ending .idx, and its data .bin";
+  if (bytes.starts_with("\x93NUMPY"sv)) return advice_by_name(".npy", file);
+  if (bytes.starts_with("PAR1"sv)) return advice_by_name(".parquet", file);
+  if (bytes.starts_with("ARROW1"sv)) return advice_by_name(".arrow", file);
+  if (bytes.starts_with("PK\x03\x04"sv) && !has_ending(name, {".npz", ".pt", ".pth"}))
+    return advice_by_name(".zip", file);
+  return {};
+}
+
+std::string ending_of(const std::string& path) {
+  return lower(fs::path(path).extension().string());
+}
+
+/// One file of the kind that the folder has most of. Descriptions beside the data count least.
+std::string typical_file(const std::vector<std::string>& files) {
+  std::map<std::string, std::size_t> counts;
+  for (const std::string& file : files) {
+    if (!is_stray(file)) ++counts[ending_of(file)];
+  }
+  std::string best;
+  std::size_t best_count = 0;
+  for (const bool about : {false, true}) {
+    for (const auto& [ending, count] : counts) {
+      if (has_ending(ending, {".json", ".md", ".yaml", ".yml", ".txt", ".csv"}) != about || count <= best_count) continue;
+      best = ending;
+      best_count = count;
+    }
+    if (best_count > 0) break;
+  }
+  const auto found = std::find_if(files.begin(), files.end(), [&](const std::string& file) {
+    return !is_stray(file) && ending_of(file) == best;
+  });
+  return found == files.end() ? std::string() : *found;
+}
+
+}  // namespace
+
+std::string_view compression_of(std::string_view first_bytes) {
+  for (const Compression& compression : kCompressions) {
+    if (first_bytes.starts_with(compression.magic)) return compression.name;
+  }
+  return {};
+}
+
+std::string how_to_unpack(std::string_view compression) {
+  return fmt::format("unpack it ({} -dc FILE > NEW)", compression);
+}
+
+std::string advice_for_file(const fs::path& file) {
+  if (file.extension() == ".bin" && is_file(fs::path(file).replace_extension(".idx")))
+    return advice_for_file(fs::path(file).replace_extension(".idx"));
+  const std::string name = lower(file.filename().string());
+  std::string advice;
+  if (!name.ends_with(".jsonl.gz")) advice = advice_by_content(beginning_of(file), name, file);
+  if (advice.empty()) advice = advice_by_name(name, file);
+  if (advice.empty())
+    advice = fmt::format("run lockstep-pack create {} --out PACK, with --token-bytes if its files hold tokens",
+                         parent_of(file).string());
+  return advice;
+}
+
+std::string advice_for_folder(const fs::path& folder) {
+  const Contents contents = readable_contents_of(folder);
+  const auto index = std::find_if(contents.files.begin(), contents.files.end(),
+                                  [](const std::string& file) { return file.ends_with(".idx"); });
+  const std::string file = index != contents.files.end() ? *index : typical_file(contents.files);
+  if (!file.empty()) {
+    const fs::path path = folder / file;
+    const std::string name = lower(path.filename().string());
+    // Text and images are packed as they are, unless a recipe makes something better of them.
+    std::string advice = advice_by_content(beginning_of(path), name, path);
+    if (advice.empty()) advice = advice_by_name(name, path);
+    if (!advice.empty()) return fmt::format("{}: {}", path.string(), advice);
+  }
+  return fmt::format("run lockstep-pack create {} --out PACK, with --token-bytes if its files hold tokens", folder.string());
+}
+
+std::string advice_for_tokens(const Reader& reader) {
+  const std::string shard = reader.size() == 0 ? std::string() : reader.parts(0).front().shard;
+  const TokenType type = reader.token_type();
+  if (type == TokenType::f32 || type == TokenType::f64)
+    return fmt::format("they are floating-point numbers ({}): write them as integers", name_of(type));
+  if (is_of_format(Format::hdf5, shard))
+    return "name a dataset of integers with one or two axes, or of lists";
+  if (shard.ends_with(".tar"))
+    return "if they are, pack their files with lockstep-pack create --token-bytes; make tokens of text with examples/recipes/text_to_tokens.py";
+  return "this format has no type of tokens: write them in Megatron-Core's format (examples/recipes/token_file.py)";
+}
+
+}  // namespace lockstep::pack

@@ -1,0 +1,30 @@
+// Says what a file is that cannot be read as packed data, and what to do with it, for error messages.
+//
+// Threads: safe from any.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <string_view>
+
+#include "staging/pack/reader.h"
+
+namespace lockstep::pack {
+
+/// "gzip", "zstd", "xz", "bzip2" or "lz4", judged by a file's first bytes; "" if they show none.
+std::string_view compression_of(std::string_view first_bytes);
+
+/// What to do with a file that is compressed with it: "unpack it (gzip -dc FILE > NEW)".
+std::string how_to_unpack(std::string_view compression);
+
+/// What a file is and what to do with it, as the end of a message: "it is a tar file: run lockstep-pack index FOLDER".
+/// Reads its first bytes. Any file has an answer.
+std::string advice_for_file(const std::filesystem::path& file);
+
+/// The same for a folder, judged by the files that it has most of.
+std::string advice_for_folder(const std::filesystem::path& folder);
+
+/// What to do if the samples of these data must be tokens, and are not.
+std::string advice_for_tokens(const Reader& reader);
+
+}  // namespace lockstep::pack
