@@ -122,7 +122,8 @@ class CsvReader {
 std::optional<std::int64_t> whole_number(std::string_view field) {
   field = trim(field);
   const std::size_t point = field.find('.');
-  if (point != std::string_view::npos && point > 0 && field.find_first_not_of('0', point + 1) == std::string_view::npos)
+  if (point != std::string_view::npos && point > 0 &&
+      field.find_first_not_of('0', point + 1) == std::string_view::npos)
     field = field.substr(0, point);
   return to_number<std::int64_t>(field);
 }

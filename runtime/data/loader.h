@@ -54,8 +54,8 @@ class Loader {
   struct End {};
 
   /// `reader` must outlive the loader. `plan.ranks` is set to the world's size. Throws UsageError if an
-  /// option is wrong, and Error if the pack does not hold tokens or a sample is empty or longer than the
-  /// cap. Collective: if some ranks throw, the others throw too and name one of them.
+  /// option is wrong, and Error if the pack does not hold tokens or a sample is longer than the
+  /// cap; empty samples are left out. Collective: if some ranks throw, the others throw too and name one of them.
   Loader(const pack::Reader& reader, PlanOptions plan, World& world, LoaderOptions options = {});
 
   /// The same for one rank of `plan.ranks`, without a world. `timer` may be null.

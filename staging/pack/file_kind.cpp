@@ -27,10 +27,11 @@ struct Compression {
   std::string_view program;
   std::string_view ending;
 };
-constexpr std::array kCompressions = {
-    Compression{"gzip", "\x1f\x8b"sv, "gzip", ".gz"}, Compression{"zstd", "\x28\xb5\x2f\xfd"sv, "zstd", ".zst"},
-    Compression{"xz", "\xfd\x37zXZ\0"sv, "xz", ".xz"}, Compression{"bzip2", "BZh"sv, "bzip2", ".bz2"},
-    Compression{"lz4", "\x04\x22\x4d\x18"sv, "lz4", ".lz4"}};
+constexpr std::array kCompressions = {Compression{"gzip", "\x1f\x8b"sv, "gzip", ".gz"},
+                                      Compression{"zstd", "\x28\xb5\x2f\xfd"sv, "zstd", ".zst"},
+                                      Compression{"xz", "\xfd\x37zXZ\0"sv, "xz", ".xz"},
+                                      Compression{"bzip2", "BZh"sv, "bzip2", ".bz2"},
+                                      Compression{"lz4", "\x04\x22\x4d\x18"sv, "lz4", ".lz4"}};
 
 std::string beginning_of(const fs::path& file) {
   std::string bytes(512, '\0');
@@ -53,7 +54,8 @@ bool has_ending(std::string_view name, std::initializer_list<std::string_view> e
 
 /// "x.tar.gz" is a tar file inside.
 bool is_packed_tar(std::string_view name) {
-  return name.find(".tar") != std::string_view::npos || has_ending(name, {".tgz", ".tbz", ".tbz2", ".txz", ".tzst"});
+  return name.find(".tar") != std::string_view::npos ||
+         has_ending(name, {".tgz", ".tbz", ".tbz2", ".txz", ".tzst"});
 }
 
 constexpr std::string_view kToTokens = "examples/recipes/text_to_tokens.py";
@@ -64,30 +66,34 @@ std::string advice_by_name(const std::string& name, const fs::path& file) {
   if (has_ending(name, {".jsonl", ".jsonl.gz", ".ndjson", ".json"}))
     return fmt::format("it is JSON: make tokens of it with {} {}", kToTokens, path);
   if (has_ending(name, {".csv", ".tsv", ".parquet", ".arrow", ".feather"}))
-    return fmt::format("it is a table of a data set: convert Parquet, Arrow and CSV with {} --dataset FOLDER, or images_to_tars.py FOLDER",
-                       kToTokens);
+    return fmt::format(
+        "it is a table of a data set: convert Parquet, Arrow and CSV with {} --dataset FOLDER, or images_to_tars.py FOLDER",
+        kToTokens);
   if (name.ends_with(".npy")) return "it is a NumPy array: convert it with examples/recipes/from_npy.py";
   if (name.ends_with(".npz"))
-    return fmt::format("it is a zip file of NumPy arrays: unpack it (bsdtar -xf {} -C FOLDER), and convert them with examples/recipes/from_npy.py",
-                       path);
-  if (name.ends_with(".mds")) return "it is MosaicML's MDS: convert it with examples/recipes/from_mds.py FOLDER";
+    return fmt::format(
+        "it is a zip file of NumPy arrays: unpack it (bsdtar -xf {} -C FOLDER), and convert them with examples/recipes/from_npy.py",
+        path);
+  if (name.ends_with(".mds"))
+    return "it is MosaicML's MDS: convert it with examples/recipes/from_mds.py FOLDER";
   if (has_ending(name, {".pt", ".pth", ".bin.index.json", ".safetensors", ".pkl", ".pickle"}))
     return "it holds objects of a Python program: write its samples with examples/recipes/tar_shards.py or token_file.py";
   if (name.ends_with(".tar")) return fmt::format("run lockstep-pack index {}", parent_of(file).string());
   if (name.ends_with(".zip"))
-    return fmt::format("unpack it (bsdtar -xf {} -C FOLDER) and run lockstep-pack create FOLDER --out PACK", path);
-  if (has_ending(name, {".7z", ".rar"}))
-    return "unpack it and run lockstep-pack create FOLDER --out PACK";
+    return fmt::format("unpack it (bsdtar -xf {} -C FOLDER) and run lockstep-pack create FOLDER --out PACK",
+                       path);
+  if (has_ending(name, {".7z", ".rar"})) return "unpack it and run lockstep-pack create FOLDER --out PACK";
   return {};
 }
 
 std::string advice_for_packed(const Compression& compression, const std::string& name, const fs::path& file) {
   const fs::path folder = parent_of(file);
   if (is_packed_tar(name))
-    return fmt::format("it is a tar file compressed with {0}: unpack it ({1} -dc {2} > {3}/NEW.tar), then run lockstep-pack index {3}",
-                       compression.name, compression.program, file.string(), folder.string());
-  return fmt::format("it is compressed with {0}: unpack it ({1} -dc {2} > NEW) and use that", compression.name,
-                     compression.program, file.string());
+    return fmt::format(
+        "it is a tar file compressed with {0}: unpack it ({1} -dc {2} > {3}/NEW.tar), then run lockstep-pack index {3}",
+        compression.name, compression.program, file.string(), folder.string());
+  return fmt::format("it is compressed with {0}: unpack it ({1} -dc {2} > NEW) and use that",
+                     compression.name, compression.program, file.string());
 }
 
 /// For files whose first bytes show what they are; "" for others.
@@ -95,7 +101,8 @@ std::string advice_by_content(const std::string& bytes, const std::string& name,
   for (const Compression& compression : kCompressions) {
     if (bytes.starts_with(compression.magic)) return advice_for_packed(compression, name, file);
   }
-  const bool zlib = bytes.size() > 1 && bytes[0] == 'x' && (0x7800U + static_cast<unsigned char>(bytes[1])) % 31 == 0;
+  const bool zlib =
+      bytes.size() > 1 && bytes[0] == 'x' && (0x7800U + static_cast<unsigned char>(bytes[1])) % 31 == 0;
   if (zlib && (name.find("rec") != std::string::npos || name.starts_with("part-")))
     return "it seems to be compressed with zlib, as TFRecord can be: write it without compression";
   if (is_tar(bytes)) {
@@ -103,9 +110,9 @@ std::string advice_by_content(const std::string& bytes, const std::string& name,
     if (name.ends_with(".tar")) return fmt::format("it is a tar file: run lockstep-pack index {}", folder);
     return fmt::format("it is a tar file: give it the ending .tar and run lockstep-pack index {}", folder);
   }
-  if (bytes.starts_with("TNTIDX\0\0"sv))
-    return std::string(kOldMegatron);
-  if (bytes.starts_with("MMIDIDX\0\0"sv)) return "it is a Megatron index: give it the ending .idx, and its data .bin";
+  if (bytes.starts_with("TNTIDX\0\0"sv)) return std::string(kOldMegatron);
+  if (bytes.starts_with("MMIDIDX\0\0"sv))
+    return "it is a Megatron index: give it the ending .idx, and its data .bin";
   if (bytes.starts_with("\x93NUMPY"sv)) return advice_by_name(".npy", file);
   if (bytes.starts_with("PAR1"sv)) return advice_by_name(".parquet", file);
   if (bytes.starts_with("ARROW1"sv)) return advice_by_name(".arrow", file);
@@ -128,7 +135,9 @@ std::string typical_file(const std::vector<std::string>& files) {
   std::size_t best_count = 0;
   for (const bool about : {false, true}) {
     for (const auto& [ending, count] : counts) {
-      if (has_ending(ending, {".json", ".md", ".yaml", ".yml", ".txt", ".csv"}) != about || count <= best_count) continue;
+      if (has_ending(ending, {".json", ".md", ".yaml", ".yml", ".txt", ".csv"}) != about ||
+          count <= best_count)
+        continue;
       best = ending;
       best_count = count;
     }
@@ -161,8 +170,9 @@ std::string advice_for_file(const fs::path& file) {
   if (!name.ends_with(".jsonl.gz")) advice = advice_by_content(beginning_of(file), name, file);
   if (advice.empty()) advice = advice_by_name(name, file);
   if (advice.empty())
-    advice = fmt::format("run lockstep-pack create {} --out PACK, with --token-bytes if its files hold tokens",
-                         parent_of(file).string());
+    advice =
+        fmt::format("run lockstep-pack create {} --out PACK, with --token-bytes if its files hold tokens",
+                    parent_of(file).string());
   return advice;
 }
 
@@ -179,7 +189,8 @@ std::string advice_for_folder(const fs::path& folder) {
     if (advice.empty()) advice = advice_by_name(name, path);
     if (!advice.empty()) return fmt::format("{}: {}", path.string(), advice);
   }
-  return fmt::format("run lockstep-pack create {} --out PACK, with --token-bytes if its files hold tokens", folder.string());
+  return fmt::format("run lockstep-pack create {} --out PACK, with --token-bytes if its files hold tokens",
+                     folder.string());
 }
 
 std::string advice_for_tokens(const Reader& reader) {

@@ -140,7 +140,8 @@ bool contains(const std::vector<std::string>& sorted, const std::string& name) {
 bool has_megatron(const fs::path& folder, const std::vector<std::string>& files) {
   std::optional<bool> decided;
   for (const std::string& file : files) {
-    if (!file.ends_with(".idx") || is_system_file(file) || contains(files, replace_end(file, ".idx", ".rec"))) continue;
+    if (!file.ends_with(".idx") || is_system_file(file) || contains(files, replace_end(file, ".idx", ".rec")))
+      continue;
     if (!decided) decided = is_megatron_index(first_bytes(folder / file));
     if (!*decided) return false;
     const std::string data = replace_end(file, ".idx", ".bin");
@@ -154,7 +155,8 @@ bool has_megatron(const fs::path& folder, const std::vector<std::string>& files)
 bool may_be_records(std::string_view path) {
   const std::string_view name = last_name(path);
   const bool counted = name.find('.') == std::string_view::npos && name.back() >= '0' && name.back() <= '9';
-  return !is_stray(path) && (counted || is_numbered(name) || ends_with_any(name, {".record", ".records", ".tfr"}));
+  return !is_stray(path) &&
+         (counted || is_numbered(name) || ends_with_any(name, {".record", ".records", ".tfr"}));
 }
 
 Format format_of(const fs::path& folder, const std::vector<std::string>& files) {

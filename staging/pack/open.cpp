@@ -81,7 +81,8 @@ std::unique_ptr<Reader> open_file_of(const Contents& contents, const std::string
 /// Programs that write one file per worker leave empty files.
 bool holds_data(const Contents& contents, const std::string& file) {
   if (!is_data_file(contents, file)) return false;
-  return contents.one_file || contents.format == Format::megatron || fs::file_size(contents.folder / file) > 0;
+  return contents.one_file || contents.format == Format::megatron ||
+         fs::file_size(contents.folder / file) > 0;
 }
 
 /// Opens several files at a time: each may need round trips to a file server, and the first time a pass over the data.
@@ -117,7 +118,8 @@ std::vector<std::unique_ptr<Reader>> open_all(const Contents& contents, const st
     work();
   }
   // One of several files may be empty.
-  const bool any = std::any_of(readers.begin(), readers.end(), [](const auto& reader) { return reader != nullptr; });
+  const bool any =
+      std::any_of(readers.begin(), readers.end(), [](const auto& reader) { return reader != nullptr; });
   for (std::size_t i = 0; i < files.size(); ++i) {
     if (errors[i] && !(empty[i] && any)) std::rethrow_exception(errors[i]);
   }

@@ -12,14 +12,32 @@ namespace lockstep::pack {
 namespace {
 
 // Compared without case, since Windows' file systems ignore it.
-constexpr std::array<std::string_view, 26> kNames = {
-    ".ds_store",     ".appledouble",  ".localized",         ".spotlight-v100",
-    ".trashes",      ".fseventsd",    ".temporaryitems",    ".documentrevisions-v100",
-    ".apdisk",       ".volumeicon.icns", ".directory",      ".git",
-    ".gitignore",    ".gitattributes", ".gitkeep",          ".ipynb_checkpoints",
-    "__macosx",      "icon\r",        "thumbs.db",          "ehthumbs.db",
-    "ehthumbs_vista.db", "desktop.ini", "$recycle.bin",     "system volume information",
-    "@eadir",        "_success"};
+constexpr std::array<std::string_view, 26> kNames = {".ds_store",
+                                                     ".appledouble",
+                                                     ".localized",
+                                                     ".spotlight-v100",
+                                                     ".trashes",
+                                                     ".fseventsd",
+                                                     ".temporaryitems",
+                                                     ".documentrevisions-v100",
+                                                     ".apdisk",
+                                                     ".volumeicon.icns",
+                                                     ".directory",
+                                                     ".git",
+                                                     ".gitignore",
+                                                     ".gitattributes",
+                                                     ".gitkeep",
+                                                     ".ipynb_checkpoints",
+                                                     "__macosx",
+                                                     "icon\r",
+                                                     "thumbs.db",
+                                                     "ehthumbs.db",
+                                                     "ehthumbs_vista.db",
+                                                     "desktop.ini",
+                                                     "$recycle.bin",
+                                                     "system volume information",
+                                                     "@eadir",
+                                                     "_success"};
 constexpr std::array<std::string_view, 3> kBeginnings = {"._", ".trash-", ".nfs"};
 
 bool equal(std::string_view a, std::string_view b) {

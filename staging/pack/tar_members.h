@@ -53,9 +53,9 @@ class TarMembers {
   [[noreturn]] void broken(std::string_view reason) const;
 
   DataFile file_;
-  std::uint64_t next_;      ///< where the next header begins
+  std::uint64_t next_;       ///< where the next header begins
   std::uint64_t begin_ = 0;  ///< the header that is read, for messages
-  std::string window_;      ///< bytes of the file from window_begin_ on
+  std::string window_;       ///< bytes of the file from window_begin_ on
   std::uint64_t window_begin_ = 0;
   std::string name_;
   bool folder_ = false;

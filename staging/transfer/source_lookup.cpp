@@ -42,7 +42,7 @@ void refuse_own_cache(const PutContext& context, const Manifest& manifest) {
 Manifest look_at_source(const PutContext& context) {
   Manifest manifest = retry_source(context.options.source_pause, [&] { return look_at(context.source); });
   refuse_own_cache(context, manifest);
-  if (manifest.files.size() > kManyFiles) {
+  if (manifest.files.size() > kManyFiles && manifest.format == pack::Format::plain) {
     context.tally.note(
         fmt::format("{} small files: pack them with lockstep-pack create to stage and read faster",
                     manifest.files.size()));

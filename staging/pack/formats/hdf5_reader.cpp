@@ -177,7 +177,8 @@ OpenDataset open_dataset(const fs::path& path, const std::string& dataset) {
   if (H5Pget_layout(created.get()) == H5D_VIRTUAL || H5Pget_external_count(created.get()) > 0)
     fail("{}:{}: its data are in other files: copy them into this file (h5repack)", path.string(),
          opened.path);
-  refuse_missing_filters(opened.dataset.get(), created.get(), fmt::format("{}:{}", path.string(), opened.path));
+  refuse_missing_filters(opened.dataset.get(), created.get(),
+                         fmt::format("{}:{}", path.string(), opened.path));
   opened.type = Hdf5Type(H5Dget_type(opened.dataset.get()));
   opened.space = Hdf5Space(H5Dget_space(opened.dataset.get()));
   if (!opened.type || !opened.space) fail("{}:{}: libhdf5 cannot read it", path.string(), opened.path);

@@ -21,9 +21,9 @@ std::string_view key_of(const DataFile& file, const LmdbEntry& entry) {
 
 /// Entries with which programs describe the others, such as the pickled list of all keys.
 bool describes_others(std::string_view key) {
-  constexpr std::array<std::string_view, 12> kKeys = {"length", "len",        "num-samples", "num_samples",
-                                                      "size",   "nsamples",   "n_samples",   "keys",
-                                                      "meta",   "meta_info",  "metadata",    "classes"};
+  constexpr std::array<std::string_view, 12> kKeys = {"length", "len",       "num-samples", "num_samples",
+                                                      "size",   "nsamples",  "n_samples",   "keys",
+                                                      "meta",   "meta_info", "metadata",    "classes"};
   return std::find(kKeys.begin(), kKeys.end(), key) != kKeys.end() ||
          (key.size() > 4 && key.starts_with("__") && key.ends_with("__"));
 }
@@ -58,8 +58,8 @@ class LmdbReader : public ExtentReader {
       keys += fmt::format(" --leave-out {}", key);
     }
     if (found == 0) return {};
-    return {fmt::format("{} of the samples seem{} to describe the others and to be none: leave {} out with{}", found,
-                        found == 1 ? "s" : "", found == 1 ? "it" : "them", keys)};
+    return {fmt::format("{} of the samples seem{} to describe the others and to be none: leave {} out with{}",
+                        found, found == 1 ? "s" : "", found == 1 ? "it" : "them", keys)};
   }
 
   /// LMDB has no checksums: this checks the tree, and that all pages can be read.

@@ -66,8 +66,7 @@ MegatronIndex MegatronIndex::parse(std::span<const std::byte> bytes, const fs::p
   index.bytes_ = bytes;
   FieldReader tables(bytes, name);
   const std::byte* magic = tables.take<char>(sizeof(megatron::kMagic), "bytes of the magic");
-  if (std::memcmp(magic, "TNTIDX\0\0", 8) == 0)
-    fail("{}: {}", name.string(), kOldMegatron);
+  if (std::memcmp(magic, "TNTIDX\0\0", 8) == 0) fail("{}: {}", name.string(), kOldMegatron);
   if (std::memcmp(magic, megatron::kMagic, sizeof(megatron::kMagic)) != 0)
     fail("{}: not a Megatron-Core index", name.string());
   const auto version = tables.field<std::uint64_t>("version");
@@ -107,7 +106,8 @@ void MegatronIndex::check_type(unsigned code) {
       if (bytes == std::int64_t{tokens} * bytes_of(other)) type_ = other;
       return;
     }
-    if (i == 0 && bytes > 0 && bytes % tokens == 0 && (bytes / tokens & (bytes / tokens - 1)) == 0 && bytes / tokens <= 8)
+    if (i == 0 && bytes > 0 && bytes % tokens == 0 && (bytes / tokens & (bytes / tokens - 1)) == 0 &&
+        bytes / tokens <= 8)
       fail(
           "{}: its type code {} means {} ({} bytes), but its offsets are those of tokens of {} bytes: it was written by a fork of Megatron with other codes: write it again with Megatron-Core",
           file_.string(), code, name_of(type_), bytes_of(type_), bytes / tokens);

@@ -22,9 +22,9 @@ inline constexpr std::uint64_t kVersion = 1;
 
 /// The type with code c is kTypes[c - 1]. Megatron-Core has the first eight; fairseq and forks of Megatron also the others.
 /// Some forks use 6 and 7 the other way round: the offsets show the size of a token.
-inline constexpr std::array<TokenType, 10> kTypes = {TokenType::u8,  TokenType::i8,  TokenType::i16, TokenType::i32,
-                                                     TokenType::i64, TokenType::f64, TokenType::f32, TokenType::u16,
-                                                     TokenType::u32, TokenType::u64};
+inline constexpr std::array<TokenType, 10> kTypes = {
+    TokenType::u8,  TokenType::i8,  TokenType::i16, TokenType::i32, TokenType::i64,
+    TokenType::f64, TokenType::f32, TokenType::u16, TokenType::u32, TokenType::u64};
 
 /// The size of the largest possible file, so that sums of lengths cannot overflow.
 inline constexpr std::uint64_t kMaxBytes = std::uint64_t{1} << 62;

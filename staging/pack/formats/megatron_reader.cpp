@@ -27,8 +27,8 @@ class MegatronReader : public ExtentReader {
       first = i;
     }
     if (empty == 0) return {};
-    return {fmt::format("{} of {} samples are empty (the first is {}): plans leave them out", empty, index_.sequences(),
-                        first)};
+    return {fmt::format("{} of {} samples are empty (the first is {}): plans leave them out", empty,
+                        index_.sequences(), first)};
   }
 
   /// The format has no digests: this checks the size, and that all bytes can be read.

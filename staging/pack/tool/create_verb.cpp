@@ -29,9 +29,10 @@ void run_create(const Tool& tool, const CreateArguments& arguments) {
   const std::unique_ptr<Reader> reader = open(options.out);
   std::vector<std::string> notes = reader->notes();
   if (stray.count > 0) {
-    notes.insert(notes.begin(), fmt::format("{} that {} no data left out, such as {} (--filter chooses files)",
-                                            stray.count == 1 ? "1 file" : fmt::format("{} files", stray.count),
-                                            stray.count == 1 ? "is" : "are", printable(stray.first)));
+    notes.insert(notes.begin(),
+                 fmt::format("{} that {} no data left out, such as {} (--filter chooses files)",
+                             stray.count == 1 ? "1 file" : fmt::format("{} files", stray.count),
+                             stray.count == 1 ? "is" : "are", printable(stray.first)));
   }
   const double seconds = seconds_between(begin, monotonic_ns());
   if (tool.json()) {

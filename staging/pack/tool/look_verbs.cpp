@@ -187,8 +187,8 @@ void run_stats(const Tool& tool, const std::string& source, const OpenOptions& o
     return;
   }
   fmt::print("{}: {} samples, {} {}{}\nper sample: min {}, median {}, p90 {}, p99 {}, max {}\n", source,
-             lengths.size(), total, name, joined_notes(reader->notes()), lengths.front(), quantile(0.5), quantile(0.9), quantile(0.99),
-             lengths.back());
+             lengths.size(), total, name, joined_notes(reader->notes()), lengths.front(), quantile(0.5),
+             quantile(0.9), quantile(0.99), lengths.back());
 }
 
 /// Opening data without a table of samples makes a side index. Other programs' tar files get their index here.
@@ -207,7 +207,8 @@ void run_index(const Tool& tool, const std::vector<std::string>& sources, const 
     if (tool.json()) {
       Tool::print({{"source", source}, {"samples", reader->size()}, {"notes", notes}, {"seconds", seconds}});
     } else {
-      fmt::print("{}: {} samples ({}){}\n", source, reader->size(), format_seconds(seconds), joined_notes(notes));
+      fmt::print("{}: {} samples ({}){}\n", source, reader->size(), format_seconds(seconds),
+                 joined_notes(notes));
     }
   }
 }
@@ -218,13 +219,13 @@ void add_look_verbs(Tool& tool) {
   const auto source = std::make_shared<std::string>();
   const auto options = std::make_shared<OpenOptions>();
   const char* kSource = "Packed data: a folder, a shard or a file";
-  CLI::App& ls = tool.verb("ls", "List the samples", [&tool, source, options] { run_ls(tool, *source, *options); });
+  CLI::App& ls =
+      tool.verb("ls", "List the samples", [&tool, source, options] { run_ls(tool, *source, *options); });
   ls.add_option("pack", *source, kSource)->required()->check(Tool::named());
 
   const auto chosen = std::make_shared<CatArguments>();
-  CLI::App& cat =
-      tool.verb("cat", "Write one sample to standard output",
-                [&tool, chosen, options] { run_cat(tool, *chosen, *options); });
+  CLI::App& cat = tool.verb("cat", "Write one sample to standard output",
+                            [&tool, chosen, options] { run_cat(tool, *chosen, *options); });
   cat.add_option("pack", chosen->source, kSource)->required()->check(Tool::named());
   cat.add_option("key", chosen->key, "The sample's key, or the complete name of a packed file");
   cat.add_option("--sample", chosen->number, "The sample's number instead of its key")
@@ -247,9 +248,8 @@ void add_look_verbs(Tool& tool) {
       ->required()
       ->check(Tool::named());
 
-  CLI::App& stats =
-      tool.verb("stats", "Show how long the samples are",
-                [&tool, source, options] { run_stats(tool, *source, *options); });
+  CLI::App& stats = tool.verb("stats", "Show how long the samples are",
+                              [&tool, source, options] { run_stats(tool, *source, *options); });
   stats.add_option("pack", *source, kSource)->required()->check(Tool::named());
   for (CLI::App* verb : {&ls, &cat, &verify, &index, &stats}) add_leave_out(*verb, *options);
 }

@@ -56,7 +56,8 @@ void end_by_signal() {
 /// A folder of tar shards is packed already. A pack of them would have a shard as each sample.
 void refuse_tars(const PackingOptions& options, const std::vector<std::string>& filters) {
   if (!filters.empty() || options.files.empty() ||
-      !std::all_of(options.files.begin(), options.files.end(), [](const std::string& file) { return is_shard_name(file); }))
+      !std::all_of(options.files.begin(), options.files.end(),
+                   [](const std::string& file) { return is_shard_name(file); }))
     return;
   fail("{} holds tar files: run lockstep-pack index {}; to pack each of them as a sample, add --filter '*'",
        options.folder.string(), options.folder.string());

@@ -164,9 +164,8 @@ ConvertResult to_megatron(const ConvertOptions& options) {
   SampleSource source(options.source, options.open);
   const TokenType type = source.reader().token_type();
   if (type == TokenType::none) {
-    fail(
-        "{}: its samples are not marked as tokens, and Megatron-Core's format holds only tokens: {}",
-        options.source.string(), advice_for_tokens(source.reader()));
+    fail("{}: its samples are not marked as tokens, and Megatron-Core's format holds only tokens: {}",
+         options.source.string(), advice_for_tokens(source.reader()));
   }
   if (is_megatron(options.source))
     fail("{} already has this format: copy its two files", options.source.string());

@@ -12,7 +12,6 @@
 #include <string>
 
 #include "common/file_system.h"
-
 #include "staging/pack/reader.h"
 
 namespace lockstep::pack {

@@ -27,7 +27,8 @@ bool matches(const std::string& path, const std::vector<std::string>& filters) {
 /// Does not use recursive_directory_iterator, whose errors name the topmost folder only.
 class FolderList {
  public:
-  FolderList(const fs::path& folder, const std::vector<std::string>& filters) : folder_(folder), filters_(filters) {}
+  FolderList(const fs::path& folder, const std::vector<std::string>& filters)
+      : folder_(folder), filters_(filters) {}
 
   void add(const fs::path& part) {
     for (const fs::directory_entry& entry : fs::directory_iterator(part)) add_entry(entry);
@@ -48,7 +49,8 @@ class FolderList {
     const bool link = entry.is_symlink();
     if (!link && entry.is_directory()) {
       if (!is_system_file(path)) return add(entry.path());
-      for (fs::recursive_directory_iterator below(entry.path(), fs::directory_options::skip_permission_denied);
+      for (fs::recursive_directory_iterator below(entry.path(),
+                                                  fs::directory_options::skip_permission_denied);
            below != fs::recursive_directory_iterator(); ++below) {
         if (!below->is_directory()) leave_out(below->path().lexically_relative(folder_).string());
       }
@@ -71,7 +73,8 @@ class FolderList {
 
 [[noreturn]] void nothing_to_pack(const std::string& source, bool filtered, const StrayFiles& stray = {}) {
   if (stray.count > 0)
-    fail("{}: nothing to pack: only files like {}, which are left out: choose files with --filter", source, stray.first);
+    fail("{}: nothing to pack: only files like {}, which are left out: choose files with --filter", source,
+         stray.first);
   fail("{}: nothing to pack: {}", source, filtered ? "no file matches --filter" : "it holds no files");
 }
 

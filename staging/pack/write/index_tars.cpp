@@ -109,9 +109,10 @@ IndexBuilder index_of(const fs::path& folder, const std::vector<std::string>& ta
 std::vector<std::string> describe(const LeftOut& left_out) {
   std::vector<std::string> lines;
   if (left_out.members > 0) {
-    lines.push_back(fmt::format("{} member{} left out that belong{} to no sample (files of macOS and others; {} without an ending, which WebDataset ignores too): the first is {}",
-                                left_out.members, left_out.members == 1 ? " is" : "s are",
-                                left_out.members == 1 ? "s" : "", left_out.without_ending, left_out.first));
+    lines.push_back(fmt::format(
+        "{} member{} left out that belong{} to no sample (files of macOS and others; {} without an ending, which WebDataset ignores too): the first is {}",
+        left_out.members, left_out.members == 1 ? " is" : "s are", left_out.members == 1 ? "s" : "",
+        left_out.without_ending, left_out.first));
   }
   if (!left_out.empty_shards.empty()) {
     const std::size_t shards = left_out.empty_shards.size();
@@ -127,8 +128,7 @@ std::vector<std::string> tars_of(const fs::path& folder) {
   std::error_code error;
   for (fs::directory_iterator entry(folder, error); !error && entry != fs::directory_iterator();
        entry.increment(error)) {
-    if (is_shard_name(entry->path().filename().string()))
-      tars.push_back(entry->path().filename().string());
+    if (is_shard_name(entry->path().filename().string())) tars.push_back(entry->path().filename().string());
   }
   if (error) fail("cannot list {}: {}", folder.string(), error.message());
   std::sort(tars.begin(), tars.end());

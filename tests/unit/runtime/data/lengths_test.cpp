@@ -25,6 +25,10 @@ TEST_F(PlanTool, NamesTheFileAndLineOfABadRow) {
       {"# c\nlength\n5\nfive\n", ":4: the value of column 'length' is not a whole number: 'five'"},
       {"length\n5.5\n", ":2: the value of column 'length' is not a whole number: '5.5'"},
       {"a,length\n1,5\n7\n", ":3: the row has 1 fields, but the header has 2"},
+      {"length\n7\n\"5\n", ":3: a quote in this row is not closed"},
+      {"id,length\n\"a\" b,5\n", ":2: there is text after a quoted field"},
+      {"id,length\n\"a\nb\",5\nc,nan\n", ":4: the value of column 'length' is not a whole number: 'nan'"},
+      {"length\n.0\n", ":2: the value of column 'length' is not a whole number: '.0'"},
       {"length\n99999999999\n", ":2: the length must be in 1..4294967295, not 99999999999"},
       {"# only a comment\n", "there is no header line"},
       {"# c\nlength,a,length\n5,1,6\n", ":2: two columns are named 'length'"},
@@ -51,6 +55,15 @@ TEST_F(PlanTool, ReadsListsFromSpreadsheets) {
       {"stats", "--lengths", write("bom.csv", "\xef\xbb\xbf\"id\",\"length\"\r\n\"a\",\"7\"\r\n"), "--json"});
   ASSERT_EQ(result.exit_code, 0) << result.error;
   EXPECT_EQ(nlohmann::json::parse(result.output)["longest"], 7);
+}
+
+TEST_F(PlanTool, ReadsQuotedFieldsAndNumbersAsPandasWritesThem) {
+  const std::string csv = write(
+      "q.csv",
+      "name,length,note\r\n\"a, \"\"b\"\"\",512.0,\"two\r\nlines\"\r\n \"c\" , \"7.\" ,\r\nd,9.00,\"\"");
+  const auto stats = nlohmann::json::parse(tool({"stats", "--lengths", csv, "--json"}).output);
+  EXPECT_EQ(stats["samples"], 3);
+  EXPECT_EQ(stats["tokens"], 512 + 7 + 9);
 }
 
 TEST_F(PlanTool, ShowsOnlyAFewPrintableCharactersOfAFileThatIsNotAList) {

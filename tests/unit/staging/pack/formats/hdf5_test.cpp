@@ -1,5 +1,9 @@
 // HDF5 datasets that array packages do not write, but that libhdf5 allows.
 
+#include <unistd.h>
+
+#include <array>
+
 #include "staging/pack/formats/hdf5_library.h"
 #include "staging/pack/formats/rows_reader.h"
 #include "staging/pack/reader.h"
@@ -43,6 +47,93 @@ TEST_F(FormatHdf5, IntegersThatDoNotFillTheirBytesAreRefused) {
               ThrowsErrorWith("x.h5:/x", "12 of 16 bits, from bit 4"));
   EXPECT_THAT([&] { open(make(rows(3), lists.get())); }, ThrowsErrorWith("x.h5:/x", "12 of 16 bits"));
   EXPECT_EQ(open(make(rows(3), H5T_STD_U16LE, 3))->token_type(), TokenType::u16);
+}
+
+/// A compound with one field of `type`.
+Hdf5Type compound_of(hid_t type) {
+  Hdf5Type compound(H5Tcreate(H5T_COMPOUND, H5Tget_size(type)));
+  H5Tinsert(compound.get(), "x", 0, type);
+  return compound;
+}
+
+TEST_F(FormatHdf5, BigEndianNumbersAreRefusedByNameAlsoInsideOtherTypes) {
+  const Hdf5Lock lock;
+  const hsize_t three = 3;
+  const int one = 1;
+  for (const hid_t big : {H5T_STD_I32BE, H5T_IEEE_F64BE, H5T_STD_B16BE}) {
+    const Hdf5Type array(H5Tarray_create2(big, 1, &three));
+    const Hdf5Type compound = compound_of(big);
+    const Hdf5Type deep = compound_of(Hdf5Type(H5Tarray_create2(compound.get(), 1, &three)).get());
+    const Hdf5Type lists(H5Tvlen_create(array.get()));
+    for (const hid_t type : {big, array.get(), compound.get(), deep.get(), lists.get()})
+      EXPECT_THAT([&] { open(make(rows(3), type)); }, ThrowsErrorWith("x.h5:/x", "big-endian"));
+    EXPECT_THAT([&] { open(make(rows(3), deep.get())); }, ThrowsErrorWith("field 'x', field 'x'"));
+  }
+  const Hdf5Type numbers(H5Tenum_create(H5T_STD_I16BE));
+  H5Tenum_insert(numbers.get(), "one", &one);
+  EXPECT_THAT([&] { open(make(rows(3), numbers.get())); }, ThrowsErrorWith("x.h5:/x", "big-endian"));
+  const Hdf5Type little = compound_of(Hdf5Type(H5Tarray_create2(H5T_STD_I32LE, 1, &three)).get());
+  EXPECT_EQ(open(make(rows(3), little.get(), 3))->bytes(0), 36U);
+  EXPECT_EQ(open(make(rows(3), compound_of(H5T_STD_U8BE).get(), 3))->bytes(0), 3U) << "a byte has no order";
+}
+
+/// Calls `work` while libhdf5 has a filter with this number, which changes nothing.
+void with_filter(H5Z_filter_t number, const std::function<void()>& work) {
+  const H5Z_class2_t filter{.version = H5Z_CLASS_T_VERS,
+                            .id = number,
+                            .encoder_present = 1,
+                            .decoder_present = 1,
+                            .name = "of a test",
+                            .can_apply = nullptr,
+                            .set_local = nullptr,
+                            .filter = [](unsigned, std::size_t, const unsigned*, std::size_t bytes,
+                                         std::size_t*, void**) { return bytes; }};
+  H5Zregister(&filter);
+  work();
+  H5Zunregister(number);
+}
+
+TEST_F(FormatHdf5, AFilterThatIsNotInstalledIsNamedWhenTheDataAreOpened) {
+  const Hdf5Lock lock;
+  const auto write = [&](H5Z_filter_t number, unsigned flag) {
+    const std::filesystem::path path = folder_ / "x.h5";
+    with_filter(number, [&] {
+      const Hdf5File file(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT));
+      const Hdf5Properties created(H5Pcreate(H5P_DATASET_CREATE));
+      const hsize_t chunk = 3;
+      H5Pset_chunk(created.get(), 1, &chunk);
+      H5Pset_filter(created.get(), number, flag, 0, nullptr);
+      const Hdf5Dataset dataset(
+          H5Dcreate2(file.get(), "x", H5T_STD_I32LE, rows(3).get(), H5P_DEFAULT, created.get(), H5P_DEFAULT));
+      const std::array<std::int32_t, 3> numbers = {1, 2, 3};
+      EXPECT_GE(H5Dwrite(dataset.get(), H5T_STD_I32LE, H5S_ALL, H5S_ALL, H5P_DEFAULT, numbers.data()), 0);
+    });
+    return path;
+  };
+  for (const unsigned flag : {H5Z_FLAG_MANDATORY, H5Z_FLAG_OPTIONAL}) {
+    EXPECT_THAT([&] { open(write(32001, flag)); },
+                ThrowsErrorWith("x.h5:/x", "filter 32001 (blosc)", "not installed", "HDF5_PLUGIN_PATH"));
+    EXPECT_THAT([&] { open(write(31999, flag)); }, ThrowsErrorWith("filter 31999 (of a test)"));
+  }
+  const auto path = write(32001, H5Z_FLAG_OPTIONAL);
+  with_filter(32001, [&] { open(path)->verify(); });
+}
+
+TEST_F(FormatHdf5, AFileThatAKilledWriterLeftOpenIsNamedWithTheCure) {
+  const std::filesystem::path path = folder_ / "x.h5";
+  EXPECT_EQ(staging_test::in_child([&] {
+              const hid_t access = H5Pcreate(H5P_FILE_ACCESS);
+              H5Pset_libver_bounds(access, H5F_LIBVER_V110, H5F_LIBVER_V110);
+              const hid_t file = H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, access);
+              const hid_t dataset =
+                  H5Dcreate2(file, "x", H5T_STD_I32LE, rows(3).get(), H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
+              const std::array<std::int32_t, 3> numbers = {1, 2, 3};
+              H5Dwrite(dataset, H5T_STD_I32LE, H5S_ALL, H5S_ALL, H5P_DEFAULT, numbers.data());
+              H5Fflush(file, H5F_SCOPE_GLOBAL);
+              ::_exit(9);
+            }),
+            9);
+  EXPECT_THAT([&] { open(path); }, ThrowsErrorWith("x.h5", "h5clear -s " + path.string()));
 }
 
 TEST_F(FormatHdf5, AShapeTooLargeForTheFileIsRefusedBeforeMemoryIsAllocated) {

@@ -150,7 +150,7 @@ TEST_F(FormatMegatron, DamagedIndexesAreRefusedWithTheReason) {
   };
   const std::string good = megatron_index(4, {3, 2, 4});
   refused(changed(9, bytes_of(std::uint64_t{2})), "version 2");
-  refused(changed(17, "\x09"), "token type 9 does not exist");
+  refused(changed(17, "\x0b"), "token type 11 does not exist");
   refused(changed(17, std::string(1, '\0')), "token type 0 does not exist");
   refused(changed(18, bytes_of(std::uint64_t{1} << 60)), "too few for");
   refused(changed(26, bytes_of(std::uint64_t{1} << 62)), "too few for");
@@ -159,6 +159,7 @@ TEST_F(FormatMegatron, DamagedIndexesAreRefusedWithTheReason) {
   refused(changed(kOffsets, bytes_of(std::int64_t{4})), "sequence 0 begins at byte 4");
   refused(changed(kDocuments + 8, bytes_of(std::int64_t{4})), "document 1 begins at sequence 4");
   refused(changed(kDocuments + 16, bytes_of(std::int64_t{-1})), "document 2 begins at sequence -1");
+  refused(changed(kDocuments + 24, bytes_of(std::int64_t{2})), "documents end at sequence 2", "3 sequences");
   refused(changed(kDocuments, bytes_of(std::int64_t{1})), "document 0 begins at sequence 1");
   refused(good.substr(0, good.size() - 1), "too few for");
   refused(good + "xx", "2 bytes are left over");
