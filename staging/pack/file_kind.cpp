@@ -25,13 +25,11 @@ struct Compression {
   std::string_view name;
   std::string_view magic;
   std::string_view program;
-  std::string_view ending;
 };
-constexpr std::array kCompressions = {Compression{"gzip", "\x1f\x8b"sv, "gzip", ".gz"},
-                                      Compression{"zstd", "\x28\xb5\x2f\xfd"sv, "zstd", ".zst"},
-                                      Compression{"xz", "\xfd\x37zXZ\0"sv, "xz", ".xz"},
-                                      Compression{"bzip2", "BZh"sv, "bzip2", ".bz2"},
-                                      Compression{"lz4", "\x04\x22\x4d\x18"sv, "lz4", ".lz4"}};
+constexpr std::array kCompressions = {
+    Compression{"gzip", "\x1f\x8b"sv, "gzip"}, Compression{"zstd", "\x28\xb5\x2f\xfd"sv, "zstd"},
+    Compression{"xz", "\xfd\x37zXZ\0"sv, "xz"}, Compression{"bzip2", "BZh"sv, "bzip2"},
+    Compression{"lz4", "\x04\x22\x4d\x18"sv, "lz4"}};
 
 std::string beginning_of(const fs::path& file) {
   std::string bytes(512, '\0');
@@ -54,8 +52,8 @@ bool has_ending(std::string_view name, std::initializer_list<std::string_view> e
 
 /// "x.tar.gz" is a tar file inside.
 bool is_packed_tar(std::string_view name) {
-  return name.find(".tar") != std::string_view::npos ||
-         has_ending(name, {".tgz", ".tbz", ".tbz2", ".txz", ".tzst"});
+  return name.find(".tar.") != std::string_view::npos ||
+         has_ending(name, {".tar", ".tgz", ".tbz", ".tbz2", ".txz", ".tzst"});
 }
 
 constexpr std::string_view kToTokens = "examples/recipes/text_to_tokens.py";
@@ -63,11 +61,11 @@ constexpr std::string_view kToTokens = "examples/recipes/text_to_tokens.py";
 /// For files whose name shows what they are; "" for others.
 std::string advice_by_name(const std::string& name, const fs::path& file) {
   const std::string path = file.string();
-  if (has_ending(name, {".jsonl", ".jsonl.gz", ".ndjson", ".json"}))
-    return fmt::format("it is JSON: make tokens of it with {} {}", kToTokens, path);
-  if (has_ending(name, {".csv", ".tsv", ".parquet", ".arrow", ".feather"}))
+  if (has_ending(name, {".jsonl", ".jsonl.gz", ".ndjson", ".csv", ".tsv"}))
+    return fmt::format("make tokens of its texts with {} {} --field NAME", kToTokens, path);
+  if (has_ending(name, {".parquet", ".arrow", ".feather"}))
     return fmt::format(
-        "it is a table of a data set: convert Parquet, Arrow and CSV with {} --dataset FOLDER, or images_to_tars.py FOLDER",
+        "it is a table of a data set: convert Parquet and Arrow with {} --dataset FOLDER, or images_to_tars.py FOLDER",
         kToTokens);
   if (name.ends_with(".npy")) return "it is a NumPy array: convert it with examples/recipes/from_npy.py";
   if (name.ends_with(".npz"))
@@ -96,14 +94,21 @@ std::string advice_for_packed(const Compression& compression, const std::string&
                      compression.name, compression.program, file.string());
 }
 
-/// For files whose first bytes show what they are; "" for others.
-std::string advice_by_content(const std::string& bytes, const std::string& name, const fs::path& file) {
+/// Whether the samples are in a file, and the file is not one itself, as "scan.nii.gz" may be.
+bool holds_records(std::string_view name) {
+  return name.find("rec") != std::string_view::npos || name.starts_with("part-");
+}
+
+/// For files whose first bytes show what they are; "" for others. `alone`: the user named this file.
+std::string advice_by_content(const std::string& bytes, const std::string& name, const fs::path& file,
+                              bool alone) {
   for (const Compression& compression : kCompressions) {
-    if (bytes.starts_with(compression.magic)) return advice_for_packed(compression, name, file);
+    if (bytes.starts_with(compression.magic) && (alone || is_packed_tar(name) || holds_records(name)))
+      return advice_for_packed(compression, name, file);
   }
   const bool zlib =
       bytes.size() > 1 && bytes[0] == 'x' && (0x7800U + static_cast<unsigned char>(bytes[1])) % 31 == 0;
-  if (zlib && (name.find("rec") != std::string::npos || name.starts_with("part-")))
+  if (zlib && holds_records(name))
     return "it seems to be compressed with zlib, as TFRecord can be: write it without compression";
   if (is_tar(bytes)) {
     const std::string folder = parent_of(file).string();
@@ -149,6 +154,18 @@ std::string typical_file(const std::vector<std::string>& files) {
   return found == files.end() ? std::string() : *found;
 }
 
+std::string advice_of(const fs::path& file, bool alone) {
+  const std::string name = lower(file.filename().string());
+  std::string advice;
+  if (!name.ends_with(".jsonl.gz")) advice = advice_by_content(beginning_of(file), name, file, alone);
+  return advice.empty() ? advice_by_name(name, file) : advice;
+}
+
+std::string advice_to_create(const fs::path& folder) {
+  return fmt::format("run lockstep-pack create {} --out PACK, with --token-bytes if its files hold tokens",
+                     folder.string());
+}
+
 }  // namespace
 
 std::string_view compression_of(std::string_view first_bytes) {
@@ -165,32 +182,18 @@ std::string how_to_unpack(std::string_view compression) {
 std::string advice_for_file(const fs::path& file) {
   if (file.extension() == ".bin" && is_file(fs::path(file).replace_extension(".idx")))
     return advice_for_file(fs::path(file).replace_extension(".idx"));
-  const std::string name = lower(file.filename().string());
-  std::string advice;
-  if (!name.ends_with(".jsonl.gz")) advice = advice_by_content(beginning_of(file), name, file);
-  if (advice.empty()) advice = advice_by_name(name, file);
-  if (advice.empty())
-    advice =
-        fmt::format("run lockstep-pack create {} --out PACK, with --token-bytes if its files hold tokens",
-                    parent_of(file).string());
-  return advice;
+  const std::string advice = advice_of(file, true);
+  return advice.empty() ? advice_to_create(parent_of(file)) : advice;
 }
 
 std::string advice_for_folder(const fs::path& folder) {
   const Contents contents = readable_contents_of(folder);
-  const auto index = std::find_if(contents.files.begin(), contents.files.end(),
-                                  [](const std::string& file) { return file.ends_with(".idx"); });
+  const auto index = std::find_if(contents.files.begin(), contents.files.end(), [](const std::string& file) {
+    return file.ends_with(".idx") && !is_system_file(file);
+  });
   const std::string file = index != contents.files.end() ? *index : typical_file(contents.files);
-  if (!file.empty()) {
-    const fs::path path = folder / file;
-    const std::string name = lower(path.filename().string());
-    // Text and images are packed as they are, unless a recipe makes something better of them.
-    std::string advice = advice_by_content(beginning_of(path), name, path);
-    if (advice.empty()) advice = advice_by_name(name, path);
-    if (!advice.empty()) return fmt::format("{}: {}", path.string(), advice);
-  }
-  return fmt::format("run lockstep-pack create {} --out PACK, with --token-bytes if its files hold tokens",
-                     folder.string());
+  const std::string advice = file.empty() ? std::string() : advice_of(folder / file, false);
+  return advice.empty() ? advice_to_create(folder) : fmt::format("{}: {}", (folder / file).string(), advice);
 }
 
 std::string advice_for_tokens(const Reader& reader) {

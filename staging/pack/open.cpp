@@ -137,7 +137,8 @@ std::vector<std::unique_ptr<Reader>> open_all(const Contents& contents, const st
   if (formats.size() > 1)
     fail("{} holds files of several formats ({}): name one of the files", source.string(),
          fmt::join(formats, ", "));
-  locate(source);
+  // The common prefix of a pair of files is not a file.
+  locate(fs::exists(source) ? source : contents.folder / contents.files.front());
   fail("not packed: {}", source.string());
 }
 

@@ -13,12 +13,16 @@ constexpr std::size_t kTarBlock = 512;
 constexpr std::size_t kWindow = std::size_t{32} << 10;  // the headers of several small members
 
 // Where a header holds its fields.
-constexpr std::size_t kName = 0, kNameBytes = 100;
-constexpr std::size_t kSize = 124, kSizeBytes = 12;
-constexpr std::size_t kSum = 148, kSumBytes = 8;
+constexpr std::size_t kName = 0;
+constexpr std::size_t kNameBytes = 100;
+constexpr std::size_t kSize = 124;
+constexpr std::size_t kSizeBytes = 12;
+constexpr std::size_t kSum = 148;
+constexpr std::size_t kSumBytes = 8;
 constexpr std::size_t kType = 156;
 constexpr std::size_t kMagic = 257;
-constexpr std::size_t kPrefix = 345, kPrefixBytes = 155;
+constexpr std::size_t kPrefix = 345;
+constexpr std::size_t kPrefixBytes = 155;
 
 bool is_zero(std::string_view bytes) {
   return bytes.find_first_not_of('\0') == std::string_view::npos;

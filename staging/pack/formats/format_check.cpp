@@ -43,7 +43,8 @@ void check_file(Format format, const fs::path& file) {
 
 void check_complete(const fs::path& folder, const Contents& contents) {
   if (contents.format == Format::tar) return check_pack(folder, contents);
-  for (const std::string& file : contents.files) check_file(contents.format, folder / file);
+  for (const std::string& file : contents.files)
+    if (is_data_file(contents, file)) check_file(contents.format, folder / file);
 }
 
 }  // namespace lockstep::pack

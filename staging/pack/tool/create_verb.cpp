@@ -2,7 +2,6 @@
 
 #include "common/clock.h"
 #include "common/error.h"
-#include "common/leaf/text.h"
 #include "common/units.h"
 #include "staging/pack/reader.h"
 #include "staging/pack/tool/packing_verb.h"
@@ -28,12 +27,7 @@ void run_create(const Tool& tool, const CreateArguments& arguments) {
   const CreateResult result = run_packing(tool, options, [&] { return create(options); });
   const std::unique_ptr<Reader> reader = open(options.out);
   std::vector<std::string> notes = reader->notes();
-  if (stray.count > 0) {
-    notes.insert(notes.begin(),
-                 fmt::format("{} that {} no data left out, such as {} (--filter chooses files)",
-                             stray.count == 1 ? "1 file" : fmt::format("{} files", stray.count),
-                             stray.count == 1 ? "is" : "are", printable(stray.first)));
-  }
+  if (stray.count > 0) notes.insert(notes.begin(), describe(stray) + " (--filter chooses files)");
   const double seconds = seconds_between(begin, monotonic_ns());
   if (tool.json()) {
     Tool::print({{"out", options.out.string()},

@@ -6,6 +6,7 @@
 #include <unordered_map>
 
 #include "common/error.h"
+#include "common/leaf/text.h"
 #include "staging/pack/member_name.h"
 #include "staging/pack/stray_files.h"
 
@@ -79,6 +80,12 @@ class FolderList {
 }
 
 }  // namespace
+
+std::string describe(const StrayFiles& stray) {
+  const bool one = stray.count == 1;
+  return fmt::format("{} file{} left out that {} not data, such as {}", stray.count, one ? "" : "s",
+                     one ? "is" : "are", printable(stray.first));
+}
 
 std::vector<std::string> files_below(const fs::path& folder, const std::vector<std::string>& filters,
                                      StrayFiles* stray) {

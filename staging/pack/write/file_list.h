@@ -10,11 +10,14 @@
 
 namespace lockstep::pack {
 
-/// The files and folders of stray_files.h that files_below() has left out.
+/// Files of stray_files.h that are left out.
 struct StrayFiles {
   std::size_t count = 0;
   std::string first;
 };
+
+/// "3 files left out that are not data, such as .DS_Store"
+std::string describe(const StrayFiles& stray);
 
 /// The regular files below `folder`, relative to it, in byte order of key and kind: parts of one sample are
 /// neighbours, and the order is the same on every machine. With filters, only files whose path or name

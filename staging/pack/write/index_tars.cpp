@@ -15,6 +15,7 @@
 #include "staging/pack/member_name.h"
 #include "staging/pack/stray_files.h"
 #include "staging/pack/tar_members.h"
+#include "staging/pack/write/file_list.h"
 
 namespace lockstep::pack {
 namespace {
@@ -41,6 +42,7 @@ struct LeftOut {
   std::size_t without_ending = 0;  // of these members
   std::string first;               // "'NAME' in SHARD"
   std::vector<std::string> empty_shards;
+  StrayFiles files;
 };
 
 /// Throws Error for a tar file in a tar file, such as ImageNet's train.tar. It would be a sample of one class.
@@ -120,15 +122,21 @@ std::vector<std::string> describe(const LeftOut& left_out) {
                                 shards == 1 ? " holds" : "s hold", shards == 1 ? "is" : "are",
                                 left_out.empty_shards.front(), shards == 1 ? "" : ", …"));
   }
+  if (left_out.files.count > 0) lines.push_back(describe(left_out.files));
   return lines;
 }
 
-std::vector<std::string> tars_of(const fs::path& folder) {
+std::vector<std::string> tars_of(const fs::path& folder, StrayFiles& stray) {
   std::vector<std::string> tars;
   std::error_code error;
   for (fs::directory_iterator entry(folder, error); !error && entry != fs::directory_iterator();
        entry.increment(error)) {
-    if (is_shard_name(entry->path().filename().string())) tars.push_back(entry->path().filename().string());
+    const std::string name = entry->path().filename().string();
+    if (is_shard_name(name)) {
+      tars.push_back(name);
+    } else if (is_stray(name) && (stray.count++ == 0 || name < stray.first)) {
+      stray.first = name;
+    }
   }
   if (error) fail("cannot list {}: {}", folder.string(), error.message());
   std::sort(tars.begin(), tars.end());
@@ -143,11 +151,12 @@ bool has_tars_without_index(const fs::path& source) {
 }
 
 std::vector<std::string> index_tars(const fs::path& folder) {
-  const std::vector<std::string> tars = tars_of(folder);
-  LeftOut left_out;
+  StrayFiles stray;
+  const std::vector<std::string> tars = tars_of(folder, stray);
+  LeftOut left_out{.files = stray};
   IndexBuilder builder = index_of(folder, tars, Members::with_ending, left_out);
   if (builder.samples() == 0 && left_out.without_ending > 0) {
-    left_out = {};
+    left_out = {.files = stray};
     builder = index_of(folder, tars, Members::all, left_out);
   }
   if (builder.samples() == 0) fail("{}: its tar files hold no samples", folder.string());
