@@ -151,12 +151,12 @@ bool has_tars_without_index(const fs::path& source) {
 }
 
 std::vector<std::string> index_tars(const fs::path& folder) {
-  StrayFiles stray;
-  const std::vector<std::string> tars = tars_of(folder, stray);
-  LeftOut left_out{.files = stray};
+  LeftOut left_out;
+  const std::vector<std::string> tars = tars_of(folder, left_out.files);
+  const LeftOut before = left_out;
   IndexBuilder builder = index_of(folder, tars, Members::with_ending, left_out);
   if (builder.samples() == 0 && left_out.without_ending > 0) {
-    left_out = {.files = stray};
+    left_out = before;
     builder = index_of(folder, tars, Members::all, left_out);
   }
   if (builder.samples() == 0) fail("{}: its tar files hold no samples", folder.string());
