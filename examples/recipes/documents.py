@@ -1,7 +1,7 @@
 """Reads the texts of files: JSON lines (.jsonl, .jsonl.gz), a column of a table (.csv, .tsv), or each file a text. Needs
 Python 3.9 and no packages.
 
-What cannot be meant ends the program with one line that names the file and the line.
+A line without a text ends the program with one message that names the file and the line.
 """
 
 import csv

@@ -3,12 +3,12 @@
 #include <fcntl.h>
 
 #include <algorithm>
-#include <array>
 #include <map>
 #include <vector>
 
 #include "common/error.h"
 #include "common/files.h"
+#include "staging/pack/compression.h"
 #include "staging/pack/file_status.h"
 #include "staging/pack/format.h"
 #include "staging/pack/formats/megatron_index.h"
@@ -20,16 +20,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using std::string_view_literals::operator""sv;
-
-struct Compression {
-  std::string_view name;
-  std::string_view magic;
-  std::string_view program;
-};
-constexpr std::array kCompressions = {
-    Compression{"gzip", "\x1f\x8b"sv, "gzip"}, Compression{"zstd", "\x28\xb5\x2f\xfd"sv, "zstd"},
-    Compression{"xz", "\xfd\x37zXZ\0"sv, "xz"}, Compression{"bzip2", "BZh"sv, "bzip2"},
-    Compression{"lz4", "\x04\x22\x4d\x18"sv, "lz4"}};
 
 std::string beginning_of(const fs::path& file) {
   std::string bytes(512, '\0');
@@ -84,14 +74,13 @@ std::string advice_by_name(const std::string& name, const fs::path& file) {
   return {};
 }
 
-std::string advice_for_packed(const Compression& compression, const std::string& name, const fs::path& file) {
-  const fs::path folder = parent_of(file);
+std::string advice_for_packed(std::string_view compression, const std::string& name, const fs::path& file) {
+  const std::string folder = parent_of(file).string();
   if (is_packed_tar(name))
-    return fmt::format(
-        "it is a tar file compressed with {0}: unpack it ({1} -dc {2} > {3}/NEW.tar), then run lockstep-pack index {3}",
-        compression.name, compression.program, file.string(), folder.string());
-  return fmt::format("it is compressed with {0}: unpack it ({1} -dc {2} > NEW) and use that",
-                     compression.name, compression.program, file.string());
+    return fmt::format("it is a tar file compressed with {}: {}, then run lockstep-pack index {}",
+                       compression, how_to_unpack(compression, file.string(), folder + "/NEW.tar"), folder);
+  return fmt::format("it is compressed with {}: {} and use that", compression,
+                     how_to_unpack(compression, file.string()));
 }
 
 /// Whether the samples are in a file, and the file is not one itself, as "scan.nii.gz" may be.
@@ -102,13 +91,10 @@ bool holds_records(std::string_view name) {
 /// For files whose first bytes show what they are; "" for others. `alone`: the user named this file.
 std::string advice_by_content(const std::string& bytes, const std::string& name, const fs::path& file,
                               bool alone) {
-  for (const Compression& compression : kCompressions) {
-    if (bytes.starts_with(compression.magic) && (alone || is_packed_tar(name) || holds_records(name)))
-      return advice_for_packed(compression, name, file);
-  }
-  const bool zlib =
-      bytes.size() > 1 && bytes[0] == 'x' && (0x7800U + static_cast<unsigned char>(bytes[1])) % 31 == 0;
-  if (zlib && holds_records(name))
+  const std::string_view compression = compression_of(bytes);
+  if (!compression.empty() && (alone || is_packed_tar(name) || holds_records(name)))
+    return advice_for_packed(compression, name, file);
+  if (may_be_zlib(bytes) && holds_records(name))
     return "it seems to be compressed with zlib, as TFRecord can be: write it without compression";
   if (is_tar(bytes)) {
     const std::string folder = parent_of(file).string();
@@ -167,17 +153,6 @@ std::string advice_to_create(const fs::path& folder) {
 }
 
 }  // namespace
-
-std::string_view compression_of(std::string_view first_bytes) {
-  for (const Compression& compression : kCompressions) {
-    if (first_bytes.starts_with(compression.magic)) return compression.name;
-  }
-  return {};
-}
-
-std::string how_to_unpack(std::string_view compression) {
-  return fmt::format("unpack it ({} -dc FILE > NEW)", compression);
-}
 
 std::string advice_for_file(const fs::path& file) {
   if (file.extension() == ".bin" && is_file(fs::path(file).replace_extension(".idx")))

@@ -11,13 +11,7 @@
 
 namespace lockstep::pack {
 
-/// "gzip", "zstd", "xz", "bzip2" or "lz4", judged by a file's first bytes; "" if they show none.
-std::string_view compression_of(std::string_view first_bytes);
-
-/// What to do with a file that is compressed with it: "unpack it (gzip -dc FILE > NEW)".
-std::string how_to_unpack(std::string_view compression);
-
-/// What a file is and what to do with it, as the end of a message: "it is a tar file: run lockstep-pack index FOLDER".
+/// The kind of a file and what to do with it, as the end of a message: "it is a tar file: run lockstep-pack index FOLDER".
 /// Reads its first bytes. Any file has an answer.
 std::string advice_for_file(const std::filesystem::path& file);
 

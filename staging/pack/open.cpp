@@ -12,7 +12,7 @@
 
 #include "common/error.h"
 #include "common/files.h"
-#include "staging/pack/file_kind.h"
+#include "staging/pack/compression.h"
 #include "staging/pack/file_status.h"
 #include "staging/pack/format.h"
 #include "staging/pack/formats/format_readers.h"
@@ -45,11 +45,12 @@ DatasetName split_dataset(const fs::path& source) {
   std::string first(6, '\0');
   const UniqueFd fd = open_file(file, O_RDONLY);
   (void)read_at(fd.get(), std::as_writable_bytes(std::span(first)), 0);
+  const std::string_view compression = compression_of(first);
+  if (!compression.empty())
+    fail("{}: it is compressed ({}): {}", file.string(), compression,
+         how_to_unpack(compression, file.string()));
   // TensorFlow's option ZLIB; other formats may begin with an x.
-  const bool zlib = first.starts_with('\x78') && (0x7800U + static_cast<unsigned char>(first[1])) % 31 == 0;
-  if (!compression_of(first).empty() || zlib)
-    fail("{}: it is compressed ({}): {}, and use that", file.string(), zlib ? "zlib" : compression_of(first),
-         zlib ? "write it without compression" : how_to_unpack(compression_of(first)));
+  if (may_be_zlib(first)) fail("{}: it is compressed (zlib): write it without compression", file.string());
   throw;
 }
 

@@ -136,7 +136,7 @@ struct OpenOptions {
   /// off if the storage checks the data, or if small pieces of very long samples are used (TooLong::split): each piece
   /// would check the complete sample.
   bool check_digests = true;
-  /// Entries of LMDB with these keys are no samples. Patterns as of a shell: "__*__".
+  /// Leaves out the entries of LMDB with these keys, which are not samples. Patterns as of a shell: "__*__".
   std::vector<std::string> leave_out = {};
 };
 

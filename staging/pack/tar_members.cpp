@@ -4,7 +4,7 @@
 
 #include "common/error.h"
 #include "common/leaf/number.h"
-#include "staging/pack/file_kind.h"
+#include "staging/pack/compression.h"
 
 namespace lockstep::pack {
 namespace {

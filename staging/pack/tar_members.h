@@ -39,7 +39,7 @@ class TarMembers {
   std::uint64_t bytes_after_end() const;
 
  private:
-  /// What extended headers say about the member after them.
+  /// Extended headers, which describe the member after them.
   struct Extended {
     std::optional<std::string> name;
     std::optional<std::uint64_t> size;

@@ -73,7 +73,7 @@ class MegatronIndex {
   const std::byte* documents_ = nullptr;
 };
 
-/// What an index with the magic TNTIDX is, and what to do, for messages.
+/// For messages about an index with the magic TNTIDX.
 inline constexpr std::string_view kOldMegatron =
     "it is an index of the old format of Megatron and fairseq (TNTIDX): preprocess the text again with --dataset-impl mmap";
 

@@ -6,7 +6,7 @@
 //   i64 document[entries]
 //   i8  mode[sequences]       for multimodal data only
 //
-// fairseq, from which the format comes, has no documents: its files end with the offsets, and the number of documents is
+// The format comes from fairseq. Its files have no documents: they end with the offsets, and the number of documents is
 // missing too.
 #pragma once
 

@@ -8,7 +8,7 @@
 #include "common/error.h"
 #include "common/files.h"
 #include "common/leaf/text.h"
-#include "staging/pack/file_kind.h"
+#include "staging/pack/compression.h"
 #include "staging/pack/formats/data_file.h"
 #include "staging/pack/index_builder.h"
 #include "staging/pack/locate.h"
