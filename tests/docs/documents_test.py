@@ -44,7 +44,7 @@ class Documents(unittest.TestCase):
         content = codecs.BOM_UTF8 + b'{"text": "a"}\r\n\r\n{"text": ""}\n   \n{"text": "b\\nc", "x": null}\n\n'
         self.assertEqual(self.texts("x.jsonl", content), ["a", "", "b\nc"])
         self.assertEqual(self.texts("x.jsonl.gz", gzip.compress(content)), ["a", "", "b\nc"])
-        self.assertEqual(self.texts("y.jsonl", '{"text": "\u2028 is no end of a line"}'.encode()), ["\u2028 is no end of a line"])
+        self.assertEqual(self.texts("y.jsonl", '{"text": "\u2028 does not end a line"}'.encode()), ["\u2028 does not end a line"])
 
     def test_a_json_line_that_cannot_be_meant_is_named(self):
         good = b'{"text": "a"}\n\n'
