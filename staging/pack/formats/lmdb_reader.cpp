@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 
+#include "common/leaf/text.h"
 #include "staging/pack/formats/extent_reader.h"
 #include "staging/pack/formats/format_readers.h"
 #include "staging/pack/formats/lmdb_tree.h"
@@ -55,7 +56,7 @@ class LmdbReader : public ExtentReader {
       const std::string_view key = key_of(file(), entry);
       if (!describes_others(key)) continue;
       ++found;
-      keys += fmt::format(" --leave-out {}", key);
+      keys += fmt::format(" --leave-out {}", printable(key));
     }
     if (found == 0) return {};
     return {fmt::format("{} of the samples seem{} to describe the others and to be none: leave {} out with{}",

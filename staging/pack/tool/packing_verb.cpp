@@ -76,13 +76,15 @@ void add_packing_options(CLI::App& verb, PackingArguments& arguments) {
   verb.add_option("--threads", arguments.threads, "Threads that open and read files; 0: chosen automatically")
       ->check(CLI::Range(0, 256));
   verb.add_option("--filter", arguments.filters,
-                  "Pack only files whose path or name matches this pattern (may be repeated)");
+                  "Pack only files whose path or name matches this pattern (may be repeated)")
+      ->allow_extra_args(false);
 }
 
 void add_leave_out(CLI::App& verb, OpenOptions& options) {
   verb.add_option("--leave-out", options.leave_out,
                   "For LMDB: a key that is not a sample, such as length or '__*__' (may be repeated)")
-      ->type_name("KEY");
+      ->type_name("KEY")
+      ->allow_extra_args(false);
 }
 
 std::uint64_t parse_shard_size(const std::string& text) {
