@@ -144,8 +144,8 @@ TEST(Planner, RefusesAnOverLongSampleByNumberLengthAndCap) {
 TEST(Planner, LeavesOutEmptySamplesAndKeepsTheNumbersOfTheOthers) {
   const std::vector<std::uint32_t> lengths = {0, 10, 0, 20, 30, 0};
   for (const TooLong too_long : {TooLong::refuse, TooLong::truncate, TooLong::skip, TooLong::split}) {
-    const Plan plan = make_plan(
-        lengths, {.ranks = 2, .cap = 25 + 10 * int{too_long == TooLong::refuse}, .too_long = too_long});
+    const std::uint64_t cap = too_long == TooLong::refuse ? 35 : 25;
+    const Plan plan = make_plan(lengths, {.ranks = 2, .cap = cap, .too_long = too_long});
     std::set<SampleId> used;
     for (const SampleId id : plan.sample_ids()) used.insert(sample_of(id));
     const std::set<SampleId> expected =

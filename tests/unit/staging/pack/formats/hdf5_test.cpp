@@ -95,7 +95,7 @@ void with_filter(H5Z_filter_t number, const std::function<void()>& work) {
 
 TEST_F(FormatHdf5, AFilterThatIsNotInstalledIsNamedWhenTheDataAreOpened) {
   const Hdf5Lock lock;
-  const auto write = [&](H5Z_filter_t number, unsigned flag) {
+  const auto filtered = [&](H5Z_filter_t number, unsigned flag) {
     const std::filesystem::path path = folder_ / "x.h5";
     with_filter(number, [&] {
       const Hdf5File file(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT));
@@ -111,11 +111,11 @@ TEST_F(FormatHdf5, AFilterThatIsNotInstalledIsNamedWhenTheDataAreOpened) {
     return path;
   };
   for (const unsigned flag : {H5Z_FLAG_MANDATORY, H5Z_FLAG_OPTIONAL}) {
-    EXPECT_THAT([&] { open(write(32001, flag)); },
+    EXPECT_THAT([&] { open(filtered(32001, flag)); },
                 ThrowsErrorWith("x.h5:/x", "filter 32001 (blosc)", "not installed", "HDF5_PLUGIN_PATH"));
-    EXPECT_THAT([&] { open(write(31999, flag)); }, ThrowsErrorWith("filter 31999 (of a test)"));
+    EXPECT_THAT([&] { open(filtered(31999, flag)); }, ThrowsErrorWith("filter 31999 (of a test)"));
   }
-  const auto path = write(32001, H5Z_FLAG_OPTIONAL);
+  const auto path = filtered(32001, H5Z_FLAG_OPTIONAL);
   with_filter(32001, [&] { open(path)->verify(); });
 }
 
