@@ -86,14 +86,13 @@ bool TarMembers::next() {
       return false;  // without the zeros that end it
     }
     const std::string header(block());
+    const std::string_view compressed = begin_ == 0 ? compression_of(header) : std::string_view();
+    if (!compressed.empty() && (header.size() < kTarBlock || !has_checksum(header)))
+      broken(fmt::format("it is compressed with {}: {}", compressed, how_to_unpack(compressed)));
     if (header.size() < kTarBlock) broken("the file was truncated within a header");
     if (is_zero(header)) return false;
-    if (!has_checksum(header)) {
-      const std::string_view compressed = begin_ == 0 ? compression_of(header) : std::string_view();
-      if (!compressed.empty())
-        broken(fmt::format("it is compressed with {}: {}", compressed, how_to_unpack(compressed)));
+    if (!has_checksum(header))
       broken(begin_ == 0 ? "no tar header" : "the checksum of a header does not match");
-    }
     const std::optional<std::uint64_t> size = number_of(header.substr(kSize, kSizeBytes));
     if (!size || *size > file_.size()) broken("the size of a member is damaged, or the file was truncated");
     next_ = begin_ + kTarBlock;

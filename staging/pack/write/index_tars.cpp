@@ -111,16 +111,20 @@ IndexBuilder index_of(const fs::path& folder, const std::vector<std::string>& ta
 std::vector<std::string> describe(const LeftOut& left_out) {
   std::vector<std::string> lines;
   if (left_out.members > 0) {
-    lines.push_back(fmt::format(
-        "{} member{} left out that belong{} to no sample (files of macOS and others; {} without an ending, which WebDataset ignores too): the first is {}",
-        left_out.members, left_out.members == 1 ? " is" : "s are", left_out.members == 1 ? "s" : "",
-        left_out.without_ending, left_out.first));
+    const bool one = left_out.members == 1;
+    const std::string endings =
+        left_out.without_ending == 0
+            ? ""
+            : fmt::format(" ({} without an ending, which WebDataset ignores too)", left_out.without_ending);
+    lines.push_back(fmt::format("{} member{} left out that belong{} to no sample{}: the first is {}",
+                                left_out.members, one ? " is" : "s are", one ? "s" : "", endings,
+                                left_out.first));
   }
   if (!left_out.empty_shards.empty()) {
     const std::size_t shards = left_out.empty_shards.size();
     lines.push_back(fmt::format("{} shard{} no samples and {} left out: {}{}", shards,
                                 shards == 1 ? " holds" : "s hold", shards == 1 ? "is" : "are",
-                                left_out.empty_shards.front(), shards == 1 ? "" : ", …"));
+                                left_out.empty_shards.front(), shards == 1 ? "" : ", ..."));
   }
   if (left_out.files.count > 0) lines.push_back(describe(left_out.files));
   return lines;
