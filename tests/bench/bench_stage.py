@@ -46,8 +46,8 @@ def arguments():
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--folder", help="working folder (default: a temporary folder)")
     parser.add_argument(
-        "--simulate", type=int, help="pass small chunks along a chain of this many nodes in one process, count the "
-        "messages, and compute how long they take with --bytes and --bandwidth; the options below belong to it"
+        "--simulate", type=int, help="play the ring of this many nodes with the rates --bandwidth and --source-bandwidth, and "
+        "hold its rounds at a real rendezvous; the options below belong to it"
     )  # fmt: skip
     parser.add_argument(
         "--holders", default="",

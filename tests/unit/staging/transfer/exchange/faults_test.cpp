@@ -81,8 +81,12 @@ void take_part(const NodesOptions& nodes, SourceState state, const Serve& serve,
   rendezvous->set_address({{"name", "fake"}, {"hosts", {"127.0.0.1"}}, {"port", port}});
   rendezvous->gather("places", {{"release", version()}, {"at_once", 1}});
   if (killed) ::kill(server, SIGKILL);
-  rendezvous->chains(std::string(1, static_cast<char>(state)), 0);
-  rendezvous->gather("contents:0", {{"contents", nlohmann::json::object()}});
+  std::string states(1, static_cast<char>(state));
+  for (std::size_t ring = 1;; ++ring) {
+    rendezvous->states(ring, states);
+    if (!rendezvous->contents(ring, "", false).again) break;
+    states = "h";
+  }
   rendezvous->agree({});
   ::kill(server, SIGKILL);
   ::waitpid(server, nullptr, 0);
@@ -121,15 +125,22 @@ struct Asked {
 };
 
 /// Calls `answer` for a subscription, and ignores all other requests.
-void converse(UniqueFd socket, const std::string& key, const std::function<void(const Asked&)>& answer) {
+void converse(UniqueFd socket, const std::string& key, const fs::path& pack,
+              const std::function<void(const Asked&)>& answer) {
   PeerLink link(std::move(socket), PeerLink::Role::server, key, "0.put", {});
   link.handshake(2);
   for (;;) {
     const std::optional<std::string> line = link.receive(seconds(60));
     if (!line) return;
     const std::vector<std::string> words = words_of(*line);
-    if (words.at(0) != "subscribe") continue;
-    std::vector<std::byte> wanted(parse_number(words.at(2)));
+    if (words.at(0) == "lists") {
+      const std::string list = staging_test::read(pack / pack::kIndexName);
+      link.send(fmt::format("list {} 0 0 {} {}", words.at(1), list.size(), list.size()),
+                std::as_bytes(std::span(list)));
+    }
+    if (words.at(0) == "damaged") link.send(fmt::format("noted {}", words.at(1)));
+    if (words.at(0) != "want") continue;
+    std::vector<std::byte> wanted(parse_number(words.at(3)));
     link.receive_bytes(wanted);
     Asked asked{link, {}};
     for (std::size_t chunk = 0; chunk < 8 * wanted.size(); ++chunk) {
@@ -144,36 +155,36 @@ void give(const Asked& asked, ObjectChunks& provider, std::size_t count) {
   for (const std::size_t chunk : asked.chunks) {
     if (count-- == 0) throw PeerError("enough");
     std::vector<std::byte> bytes(provider.plan().bytes(chunk));
-    pack::Digest digest;
-    if (!provider.read(chunk, bytes, digest)) fail("cannot read chunk {}", chunk);
-    asked.link.send(fmt::format("chunk 0 {} 2 {} {}", chunk, bytes.size(), pack::to_hex(digest)), bytes);
+    if (!provider.read(chunk, bytes)) fail("cannot read chunk {}", chunk);
+    asked.link.send(
+        fmt::format("chunk 1 {} 2 0 {} {}", chunk, bytes.size(), pack::to_hex(pack::digest_of(bytes))), bytes);
   }
 }
 
 /// Answers a subscription in this way, on an authenticated connection.
-Serve answers(std::function<void(const Asked&)> answer) {
-  return [answer = std::move(answer)](UniqueFd socket, const std::string& key) {
-    converse(std::move(socket), key, answer);
+Serve answers(const fs::path& pack, std::function<void(const Asked&)> answer) {
+  return [pack, answer = std::move(answer)](UniqueFd socket, const std::string& key) {
+    converse(std::move(socket), key, pack, answer);
   };
 }
 
 TEST_P(ExchangeFaultsLanes, NodeThatBreaksOffIsReplacedByTheSource) {
   const fs::path pack = make_large_pack("p", 300);
   const auto head_of = [](const Asked& asked) {
-    return fmt::format("chunk 0 {} 2 {} {}", asked.chunks.at(0), kChunk, std::string(32, '0'));
+    return fmt::format("chunk 1 {} 2 0 {} {}", asked.chunks.at(0), kChunk, std::string(32, '0'));
   };
   const Serve silent = [](const UniqueFd&, const std::string&) { ::pause(); };
-  const Serve trickles = answers([head_of](const Asked& asked) {
+  const Serve trickles = answers(pack, [head_of](const Asked& asked) {
     asked.link.send(head_of(asked));
     for (;; std::this_thread::sleep_for(milliseconds(100))) asked.link.send("x");
   });
-  const Serve stops = answers([head_of](const Asked& asked) {
+  const Serve stops = answers(pack, [head_of](const Asked& asked) {
     const std::string half(kChunk / 2, 'x');
     asked.link.send(head_of(asked), std::as_bytes(std::span(half)));
     ::pause();
   });
-  const Serve has_none = answers([](const Asked& asked) {
-    for (const std::size_t chunk : asked.chunks) asked.link.send(fmt::format("lacks 0 {}", chunk));
+  const Serve has_none = answers(pack, [](const Asked& asked) {
+    for (const std::size_t chunk : asked.chunks) asked.link.send(fmt::format("lacks 1 {}", chunk));
   });
   struct Fault {
     SourceState state;
@@ -182,11 +193,11 @@ TEST_P(ExchangeFaultsLanes, NodeThatBreaksOffIsReplacedByTheSource) {
     bool killed = false;
   };
   const std::vector<Fault> faults{
-      {SourceState::needs, silent, "gave up on fake (no answer)"},
-      {SourceState::has, silent, "gave up on fake (no answer)"},
-      {SourceState::has, answers([](const Asked&) {}), "gave up on fake (no answer)"},
-      {SourceState::has, trickles, "(it sends too slowly)"},
-      {SourceState::has, stops, "(it stopped in the middle of a chunk)"},
+      {SourceState::needs, silent, "gave up on fake ("},
+      {SourceState::has, silent, "gave up on fake ("},
+      {SourceState::has, answers(pack, [](const Asked&) {}), "gave up on fake ("},
+      {SourceState::has, trickles, "(it has chunks and sends none)"},
+      {SourceState::has, stops, "gave up on 127.0.0.1 (no answer)"},
       {SourceState::has, has_none, ""},
       {SourceState::needs, silent, "gave up on fake", true},
       {SourceState::has, silent, "gave up on fake", true}};
@@ -210,7 +221,7 @@ TEST_F(ExchangeFaults, ConnectionThatBreaksAgainAndAgainIsMadeAgain) {
     const auto ends =
         put_with(pack, SourceState::has, [pack, at_once](UniqueFd socket, const std::string& key) {
           ObjectChunks provider = provider_of(pack);
-          converse(std::move(socket), key, [&](const Asked& asked) { give(asked, provider, at_once); });
+          converse(std::move(socket), key, pack, [&](const Asked& asked) { give(asked, provider, at_once); });
         });
     EXPECT_EQ(expect_good(ends, pack), fs::file_size(pack / "index.lockstep"));
     for (const NodeEnd& end : ends) EXPECT_THAT(end.note(), IsEmpty());
@@ -221,16 +232,16 @@ TEST_F(ExchangeFaults, ConnectionThatBreaksAgainAndAgainIsMadeAgain) {
 TEST_F(ExchangeFaults, InvalidMessageEndsOnlyTheConversation) {
   const fs::path pack = make_large_pack("p", 100);
   const std::map<std::string, std::string> messages{
-      {"chunk 0 {} 2 5 00000000000000000000000000000000", "its chunk has another size"},
-      {"chunk 0 9999 2 16384 00000000000000000000000000000000", "its chunk does not exist"},
-      {"chunk 3 {} 2 16384 00000000000000000000000000000000", "unexpected message"},
-      {"chunk 0 {} 2 many 00000000000000000000000000000000", "'many' is not a number"},
-      {"lacks 0 away", "'away' is not a number"},
+      {"chunk 1 {} 2 0 5 00000000000000000000000000000000", "its chunk has another size"},
+      {"chunk 1 9999 2 0 16384 00000000000000000000000000000000", "its chunk does not exist"},
+      {"chunk 3 {} 2 0 16384 00000000000000000000000000000000", "unexpected message"},
+      {"chunk 1 {} 2 0 many 00000000000000000000000000000000", "'many' is not a number"},
+      {"lacks 1 away", "'away' is not a number"},
       {"lacks", "unexpected message"},
       {"hello", "unexpected message"}};
   for (const auto& [answer, why] : messages) {
     SCOPED_TRACE(answer);
-    const auto ends = put_with(pack, SourceState::has, answers([answer = answer](const Asked& asked) {
+    const auto ends = put_with(pack, SourceState::has, answers(pack, [answer = answer](const Asked& asked) {
                                  asked.link.send(fmt::format(fmt::runtime(answer), asked.chunks.at(0)));
                                }));
     EXPECT_EQ(expect_good(ends, pack), size_of(pack));
@@ -284,7 +295,7 @@ TEST_F(ExchangeFaults, NodesWithOneBufferAndSlowDisksDoNotWaitForEachOther) {
 
 TEST_F(ExchangeFaults, NodeThatStopsForAMomentIsWaitedFor) {
   const fs::path pack = make_large_pack("p", 300);
-  peer_timeouts_.silence = seconds(10);
+  peer_timeouts_.lost = seconds(10);
   ASSERT_NO_FATAL_FAILURE(start_until_the_last_stops(pack));
   std::this_thread::sleep_for(seconds(1));
   resume(2);
