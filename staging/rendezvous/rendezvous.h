@@ -28,8 +28,9 @@ struct RendezvousAddress {
   int port = 0;
   std::vector<std::string> hosts;  ///< tried in turn
   std::string key;
-  std::chrono::milliseconds handshake_timeout{10'000};  ///< for all attempts together, after the first connection
-  std::string name = "srun's rendezvous";               ///< for messages
+  std::chrono::milliseconds handshake_timeout{
+      10'000};                             ///< for all attempts together, after the first connection
+  std::string name = "srun's rendezvous";  ///< for messages
 
   /// From LOCKSTEP_RENDEZVOUS ("PORT HOST...") and LOCKSTEP_RENDEZVOUS_KEY, which the plugin sets. Throws
   /// Error if one of them is missing or invalid.

@@ -272,10 +272,10 @@ void RendezvousServer::answer_complete_rounds(Group& group) {
   for (auto at = group.rounds.begin(); at != group.rounds.end();) {
     const std::string name = at->first;
     Group::Round& round = at->second;
-    const bool complete =
-        round.nodes.size() + group.left.size() >= group.nodes &&
-        std::all_of(group.joined.begin(), group.joined.end(),
-                    [&](std::uint32_t id) { return round.nodes.contains(id) || group.left.contains(id); });
+    const bool complete = round.nodes.size() + group.left.size() >= group.nodes &&
+                          std::all_of(group.joined.begin(), group.joined.end(), [&](std::uint32_t id) {
+                            return round.nodes.contains(id) || group.left.contains(id);
+                          });
     if (!complete) {
       ++at;
       continue;
@@ -283,7 +283,9 @@ void RendezvousServer::answer_complete_rounds(Group& group) {
     if (name.starts_with(kStatesRound)) {
       answer_states(group, name);
     } else if (name.starts_with(kContentsRound)) {
-      send_all(group, RoundMessage{name, {{"equal", round.contents.equal}, {"again", round.contents.again}}}.to_text());
+      send_all(
+          group,
+          RoundMessage{name, {{"equal", round.contents.equal}, {"again", round.contents.again}}}.to_text());
     } else {
       for (const std::uint32_t id : group.joined) round.data.try_emplace(id);
       send_all(group, RoundMessage{name, group_nodes(round.data)}.to_text());
@@ -301,7 +303,8 @@ void RendezvousServer::send_all(const Group& group, const std::string& line) {
 // Each node learns its own predecessor only.
 void RendezvousServer::answer_states(Group& group, const std::string& name) {
   const Group::Round& round = group.rounds.at(name);
-  if (!round.problem.empty()) return send_all(group, RoundMessage{name, {{"problem", round.problem}}}.to_text());
+  if (!round.problem.empty())
+    return send_all(group, RoundMessage{name, {{"problem", round.problem}}}.to_text());
   group.ring.clear();
   for (const std::uint32_t node : round.nodes) {
     if (!group.left.contains(node) && group.addresses.contains(node)) group.ring.push_back(node);

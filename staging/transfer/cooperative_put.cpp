@@ -4,9 +4,9 @@
 
 #include <algorithm>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
-#include <nlohmann/json.hpp>
 
 #include "common/error.h"
 #include "staging/rendezvous/node_names.h"
@@ -107,8 +107,8 @@ class SourceBatch {
   /// longer. `staged`: an earlier step has staged the source here. `busy`: another process copies it on the first node, so its lock is
   /// not taken here either: two steps that begin together would each get some nodes' locks. `rings` counts the rings of the
   /// step.
-  SourceBatch(PeerGroup& peers, std::size_t& rings, std::vector<std::unique_ptr<SourcePut>> sources, Make make,
-              std::vector<bool> staged, std::vector<bool> busy)
+  SourceBatch(PeerGroup& peers, std::size_t& rings, std::vector<std::unique_ptr<SourcePut>> sources,
+              Make make, std::vector<bool> staged, std::vector<bool> busy)
       : peers_(peers),
         rings_(rings),
         sources_(std::move(sources)),
@@ -172,7 +172,8 @@ class SourceBatch {
   // Returns whether there is another ring. If no index tells which bytes are right and the nodes got different ones, no node
   // publishes its copy. Holders have checked theirs, so it is the source that changed.
   bool agree() {
-    if (std::all_of(parts_.begin(), parts_.end(), [](SourcePart part) { return part == SourcePart::none; })) return false;
+    if (std::all_of(parts_.begin(), parts_.end(), [](SourcePart part) { return part == SourcePart::none; }))
+      return false;
     std::string digests;
     bool complete = true;
     for (const SourcePut* const source : ring_sources_) {

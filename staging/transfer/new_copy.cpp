@@ -130,7 +130,8 @@ BegunCopy begin_copy_with_list(const PutContext& context, const Manifest& manife
     write_index(context, begun, list);
     const pack::Index index = pack::Index::load(index_in(begun), context.source.index_file());
     // An object of some shards has a part of the index.
-    if (context.source.shards.empty() && index.digest() != manifest.index.digest) index_changed(context.source);
+    if (context.source.shards.empty() && index.digest() != manifest.index.digest)
+      index_changed(context.source);
   } else {
     list_from_text(list, begun.manifest);
   }

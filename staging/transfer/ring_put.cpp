@@ -26,7 +26,8 @@ void RingPut::run() {
   try {
     get_all();
   } catch (const cache::NoSpace&) {
-    if (std::none_of(sources_.begin(), sources_.end(), [](const SourcePut* source) { return source->copies_anyway(); }))
+    if (std::none_of(sources_.begin(), sources_.end(),
+                     [](const SourcePut* source) { return source->copies_anyway(); }))
       throw;
     ring_->leave();
     for (SourcePut* const source : sources_) {
@@ -77,7 +78,9 @@ RingClient::Options RingPut::client_options() {
       .buffer = [&context](std::uint32_t bytes) { return context.resources.memory.chunks.take(bytes); },
       .store =
           [this](ArrivedChunk arrived) {
-            source_of(plan_->place(arrived.chunk)).context().tally.count_from_peer(arrived.data->bytes().size());
+            source_of(plan_->place(arrived.chunk))
+                .context()
+                .tally.count_from_peer(arrived.data->bytes().size());
             arrivals_.add(std::move(arrived));
           },
       .note = [&context](const std::string& text) { context.tally.note(text); },
@@ -106,10 +109,9 @@ void RingPut::prepare() {
       {.bytes = [this](std::size_t chunk) { return plan_->bytes(chunk); },
        .digest = [this, at](std::size_t chunk) { return source_of(at(chunk)).digest(at(chunk).chunk); },
        .lend = [this, at](std::size_t chunk) { return source_of(at(chunk)).lend(at(chunk).chunk); },
-       .read =
-           [this, at](std::size_t chunk, std::span<std::byte> into) {
-             return source_of(at(chunk)).read(at(chunk).chunk, into);
-           },
+       .read = [this, at](
+                   std::size_t chunk,
+                   std::span<std::byte> into) { return source_of(at(chunk)).read(at(chunk).chunk, into); },
        .damaged = [this, at](std::size_t chunk) { source_of(at(chunk)).note_damage(at(chunk).chunk); }});
 }
 

@@ -155,9 +155,10 @@ SourceLookup::Result SourceLookup::find_or_lock(bool wait) {
 
 CopyLock SourceLookup::lock_own_copy(const std::string& step) {
   std::string name = manifest_.object + "." + step;
-  CopyLock mine{.lock = context_.store.lock(name, FileSystem::LockKind::exclusive, {}, context_.options.copier_timeout),
-                .heartbeat = {},
-                .incoming = std::move(name)};
+  CopyLock mine{
+      .lock = context_.store.lock(name, FileSystem::LockKind::exclusive, {}, context_.options.copier_timeout),
+      .heartbeat = {},
+      .incoming = std::move(name)};
   mine.heartbeat = context_.resources.heartbeat.touch(mine.lock.fd());
   return mine;
 }

@@ -61,8 +61,8 @@ std::shared_ptr<const std::string> SourcePut::make_list() {
 void SourcePut::prepare(bool check_source) {
   if (auto* const held = std::get_if<Held>(&state_)) {
     if (held->chunks) return;
-    held->chunks = std::make_unique<ObjectChunks>(held->copy.files, lookup_.files_of(held->copy),
-                                                  context_.options.sizes.chunk_bytes);
+    held->chunks = std::make_unique<ObjectChunks>(
+        context_.system, held->copy.files, lookup_.files_of(held->copy), context_.options.sizes.chunk_bytes);
     return;
   }
   if (auto* const lock = std::get_if<Locked>(&state_)) {

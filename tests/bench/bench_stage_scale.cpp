@@ -6,6 +6,8 @@
 #include <time.h>
 
 #include <algorithm>
+#include <chrono>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <thread>
@@ -58,7 +60,7 @@ RoundsCost hold_rounds(const Settings& settings) {
   Pipe alive;
   transfer::RendezvousServer::Options options;
   options.key = "key";
-  options.join_timeout = kLong;
+  options.join_timeout = options.silence_timeout = kLong;
   transfer::RendezvousServer server(listen_on(0, 0, port), options);
   std::thread helper = new_thread([&] { server.run(alive.read_end); });
   RoundsCost cost;
@@ -109,7 +111,8 @@ WorldOptions ring_of(const Settings& settings) {
   } else {
     for (std::size_t at = 0; at < settings.holders.size();) {
       const std::size_t end = std::min(settings.holders.find(',', at), settings.holders.size());
-      options.holders.push_back(static_cast<std::uint32_t>(std::stoul(settings.holders.substr(at, end - at))));
+      options.holders.push_back(
+          static_cast<std::uint32_t>(std::stoul(settings.holders.substr(at, end - at))));
       at = end + 1;
     }
   }
@@ -142,25 +145,26 @@ void run(const Settings& settings) {
     const WorldEnd end = simulation::play(options);
     if (!end.problem.empty()) fail("{}", end.problem);
     const double bound = bytes / (held ? settings.link : std::min(settings.link, settings.source));
-    Tool::print({{"bench", "stage_scale"},
-                 {"nodes", settings.nodes},
-                 {"case", name_of(settings)},
-                 {"holders", options.rotating ? settings.nodes : options.holders.size()},
-                 {"sources", settings.sources},
-                 {"bytes", bytes},
-                 {"link_bandwidth", settings.link},
-                 {"source_bandwidth", settings.source},
-                 {"latency", settings.latency},
-                 {"seconds", end.seconds},
-                 {"bound_ratio", end.seconds / bound},
-                 {"sent_max_ratio", end.sent_max_ratio},
-                 {"source_ratio", end.source_ratio},
-                 {"opens", end.opens},
-                 {"rounds", cost.rounds},
-                 {"rendezvous_bytes", cost.bytes},
-                 {"rendezvous_share", static_cast<double>(cost.bytes) /
-                                          (128.0 * settings.nodes * static_cast<double>(settings.sources + 8))},
-                 {"helper_seconds", cost.helper_seconds}});
+    Tool::print(
+        {{"bench", "stage_scale"},
+         {"nodes", settings.nodes},
+         {"case", name_of(settings)},
+         {"holders", options.rotating ? settings.nodes : options.holders.size()},
+         {"sources", settings.sources},
+         {"bytes", bytes},
+         {"link_bandwidth", settings.link},
+         {"source_bandwidth", settings.source},
+         {"latency", settings.latency},
+         {"seconds", end.seconds},
+         {"bound_ratio", end.seconds / bound},
+         {"sent_max_ratio", end.sent_max_ratio},
+         {"source_ratio", end.source_ratio},
+         {"opens", end.opens},
+         {"rounds", cost.rounds},
+         {"rendezvous_bytes", cost.bytes},
+         {"rendezvous_share", static_cast<double>(cost.bytes) /
+                                  (128.0 * settings.nodes * static_cast<double>(settings.sources + 8))},
+         {"helper_seconds", cost.helper_seconds}});
   }
 }
 

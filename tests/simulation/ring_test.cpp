@@ -45,13 +45,17 @@ TEST(RingSimulation, OnlyTheSuccessorOfAKilledNodeReadsMore) {
 }
 
 TEST(RingSimulation, PlantedFaultsAreFound) {
-  const std::map<std::string, Planted> faults{
-      {"left dropped", Planted::left_dropped},     {"freed early", Planted::freed_early},
-      {"digest not checked", Planted::digest_not_checked}, {"hand over lost", Planted::hand_over_lost},
-      {"not asked again", Planted::not_asked_again}, {"chunk lost", Planted::chunk_lost},
-      {"loss ignored", Planted::loss_ignored},     {"lacks ignored", Planted::lacks_ignored},
-      {"piece lost", Planted::piece_lost},         {"damage sent on", Planted::damage_sent_on},
-      {"read twice", Planted::read_twice}};
+  const std::map<std::string, Planted> faults{{"left dropped", Planted::left_dropped},
+                                              {"freed early", Planted::freed_early},
+                                              {"digest not checked", Planted::digest_not_checked},
+                                              {"hand over lost", Planted::hand_over_lost},
+                                              {"not asked again", Planted::not_asked_again},
+                                              {"chunk lost", Planted::chunk_lost},
+                                              {"loss ignored", Planted::loss_ignored},
+                                              {"lacks ignored", Planted::lacks_ignored},
+                                              {"piece lost", Planted::piece_lost},
+                                              {"damage sent on", Planted::damage_sent_on},
+                                              {"read twice", Planted::read_twice}};
   for (const auto& [name, fault] : faults) {
     bool found = false;
     for (std::uint64_t seed = 1; seed <= 300 && !found; ++seed) {

@@ -43,8 +43,8 @@ struct Node {
   PeerWatch watch{{}};
   bool lost = false;
   bool connected = false;
-  std::uint64_t generation = 0;   // of its connection to the predecessor
-  std::uint64_t asked = 0;        // the generation that its successor uses; 0: none
+  std::uint64_t generation = 0;  // of its connection to the predecessor
+  std::uint64_t asked = 0;       // the generation that its successor uses; 0: none
   bool asked_chunks = false;
   std::vector<std::byte> wanted;  // by the successor
   bool sending = false;
@@ -53,7 +53,7 @@ struct Node {
   bool reads_list = false;
   std::size_t storing = 0;
   double disk_free = 0;
-  std::size_t handed_over = 0;  // chunks, on this connection
+  std::size_t handed_over = 0;              // chunks, on this connection
   std::deque<std::function<void()>> inbox;  // chunks that wait for memory
 
   // How this node is.
@@ -64,8 +64,8 @@ struct Node {
   std::vector<Bytes> disk_bytes;
   std::size_t stored = 0;
 
-  std::uint64_t sent = 0;          // chunks
-  std::uint64_t sent_again = 0;    // that were on the way when a connection broke
+  std::uint64_t sent = 0;        // chunks
+  std::uint64_t sent_again = 0;  // that were on the way when a connection broke
   std::set<std::size_t> on_the_way;
 };
 
@@ -81,7 +81,9 @@ class World {
     double at;
     std::uint64_t number;
     Action action;
-    bool operator<(const Event& other) const { return at != other.at ? at > other.at : number > other.number; }
+    bool operator<(const Event& other) const {
+      return at != other.at ? at > other.at : number > other.number;
+    }
   };
 
   void at(double when, Action action) { events_.push({when, ++number_, std::move(action)}); }
@@ -90,19 +92,28 @@ class World {
   void on(Node& node, double seconds, const Action& action) {
     after(seconds, [this, &node, action] {
       if (!node.running) return;
-      if (node.stopped_until > now_) return at(node.stopped_until, [&node, action] { if (node.running) action(); });
+      if (node.stopped_until > now_)
+        return at(node.stopped_until, [&node, action] {
+          if (node.running) action();
+        });
       action();
     });
   }
-  double uniform(double low, double high) { return std::uniform_real_distribution<double>(low, high)(random_); }
+  double uniform(double low, double high) {
+    return std::uniform_real_distribution<double>(low, high)(random_);
+  }
   bool chance(double p) { return options_.faults && uniform(0, 1) < p; }
-  std::uint32_t any(std::uint32_t count) { return std::uniform_int_distribution<std::uint32_t>(0, count - 1)(random_); }
+  std::uint32_t any(std::uint32_t count) {
+    return std::uniform_int_distribution<std::uint32_t>(0, count - 1)(random_);
+  }
   bool planted(Planted fault) const { return options_.planted == fault; }
 
   Node& before(const Node& node) { return nodes_[(node.place + nodes_.size() - 1) % nodes_.size()]; }
   Node& next(const Node& node) { return nodes_[(node.place + 1) % nodes_.size()]; }
   bool reachable(const Node& from, const Node& to) const {
-    return to.running && from.running && !(now_ >= away_from_ && now_ < away_until_ && away_.contains(from.place) != away_.contains(to.place));
+    return to.running && from.running &&
+           !(now_ >= away_from_ && now_ < away_until_ &&
+             away_.contains(from.place) != away_.contains(to.place));
   }
 
   void set_up();
@@ -136,8 +147,8 @@ class World {
   double now_ = 0;
   std::vector<Node> nodes_;
   std::vector<std::uint32_t> readers_;
-  std::vector<std::size_t> source_of_;  // by chunk
-  std::vector<std::size_t> file_of_;    // by chunk; files are counted through all sources
+  std::vector<std::size_t> source_of_;                      // by chunk
+  std::vector<std::size_t> file_of_;                        // by chunk; files are counted through all sources
   std::set<std::pair<std::uint32_t, std::size_t>> opened_;  // node, file
   std::size_t unheld_ = 0;
   std::set<std::uint32_t> holders_;
@@ -201,7 +212,8 @@ void World::set_up() {
       if (node.running && node.line.empty()) end(node, "killed");
     });
   };
-  for (std::uint32_t i = 0; chance(0.5) && i < 1 + count / 16; ++i) kill(nodes_[any(count)], uniform(0, length));
+  for (std::uint32_t i = 0; chance(0.5) && i < 1 + count / 16; ++i)
+    kill(nodes_[any(count)], uniform(0, length));
   for (std::uint32_t i = 0; chance(0.3) && i < 3; ++i) {
     Node& node = nodes_[any(count)];
     at(uniform(0, length), [this, &node] { node.stopped_until = now_ + uniform(1, 60); });
@@ -230,7 +242,8 @@ WorldEnd World::run() {
 }
 
 bool World::settled() const {
-  return std::all_of(nodes_.begin(), nodes_.end(), [](const Node& node) { return !node.running || node.finished_at < kNever; });
+  return std::all_of(nodes_.begin(), nodes_.end(),
+                     [](const Node& node) { return !node.running || node.finished_at < kNever; });
 }
 
 void World::begin(Node& node) {
@@ -266,7 +279,8 @@ void World::prepare(Node& node) {
     node.ring->predecessor_lost();
     allowed_ += node.ring->size();
   }
-  if (nodes_.size() > 1 && !node.lost && !node.ring->finished()) connect(node);  // asks for chunks from now on
+  if (nodes_.size() > 1 && !node.lost && !node.ring->finished())
+    connect(node);  // asks for chunks from now on
   if (node.asked_chunks) node.ring->successor_wants(node.wanted);
   if (node.ring->finished()) node.finished_at = now_;
   pump_reads(node);
@@ -329,7 +343,7 @@ void World::subscribe(Node& node) {
   std::vector<std::byte> wanted;
   if (chunks) wanted = node.ring->wanted();
   allowed_ += std::exchange(node.handed_over, 0);  // the predecessor may have read them
-  if (chunks) pump_reads(node);  // what was handed over on the connection before
+  if (chunks) pump_reads(node);                    // what was handed over on the connection before
   if (planted(Planted::not_asked_again) && generation > 1) return;
   on(predecessor, options_.latency, [this, &node, &predecessor, generation, chunks, wanted] {
     if (generation != node.generation) return;
@@ -435,7 +449,8 @@ void World::store(Node& node, std::size_t chunk, Bytes bytes) {
   node.disk_bytes[chunk] = bytes;
   node.ring->stored(chunk);
   ++node.stored;
-  if (node.place == options_.killed && static_cast<double>(node.stored) >= options_.killed_at * static_cast<double>(options_.chunks))
+  if (node.place == options_.killed &&
+      static_cast<double>(node.stored) >= options_.killed_at * static_cast<double>(options_.chunks))
     return end(node, "killed");
   if (!node.inbox.empty()) {
     const Action action = std::move(node.inbox.front());
@@ -478,14 +493,15 @@ void World::pump_sends(Node& node) {
   }
   ++node.sent;
   node.on_the_way.insert(*chunk);
-  on(node, options_.chunk_bytes / options_.link, [this, &node, generation, c = *chunk, bytes, idle] {
-    deliver(node, generation, c, bytes, idle);
-  });
+  on(node, options_.chunk_bytes / options_.link,
+     [this, &node, generation, c = *chunk, bytes, idle] { deliver(node, generation, c, bytes, idle); });
 }
 
 void World::deliver_piece(Node& node, std::uint64_t generation, const ListRelay::Piece& piece) {
   Node& successor = next(node);
-  if (!can_deliver(node, generation, [this, &node, generation, piece] { deliver_piece(node, generation, piece); })) return;
+  if (!can_deliver(node, generation,
+                   [this, &node, generation, piece] { deliver_piece(node, generation, piece); }))
+    return;
   node.sending = false;
   if (!(planted(Planted::piece_lost) && piece.offset > 0))
     on(successor, options_.latency, [this, &successor, generation, piece] {
@@ -515,9 +531,8 @@ bool World::can_deliver(Node& node, std::uint64_t generation, const Action& agai
 
 void World::deliver(Node& node, std::uint64_t generation, std::size_t c, Bytes bytes, bool idle) {
   Node& successor = next(node);
-  if (!can_deliver(node, generation, [this, &node, generation, c, bytes, idle] {
-        deliver(node, generation, c, bytes, idle);
-      }))
+  if (!can_deliver(node, generation,
+                   [this, &node, generation, c, bytes, idle] { deliver(node, generation, c, bytes, idle); }))
     return;
   const auto done = [this, &node, c, generation] {
     if (generation != node.asked) return;
@@ -525,20 +540,20 @@ void World::deliver(Node& node, std::uint64_t generation, std::size_t c, Bytes b
     node.on_the_way.erase(c);
     pump_sends(node);
   };
-    after(options_.latency, [this, &successor, generation, c, bytes, idle, done] {
-      if (!successor.running) return;
-      if (successor.storing >= kBuffers) {
-        // The connection is full until the successor takes the chunk.
-        successor.inbox.push_back([this, &successor, generation, c, bytes, idle, done] {
-          arrive(successor, generation, c, bytes, idle);
-          done();
-        });
-        return;
-      }
-      on(successor, 0, [this, &successor, generation, c, bytes, idle, done] {
+  after(options_.latency, [this, &successor, generation, c, bytes, idle, done] {
+    if (!successor.running) return;
+    if (successor.storing >= kBuffers) {
+      // The connection is full until the successor takes the chunk.
+      successor.inbox.push_back([this, &successor, generation, c, bytes, idle, done] {
         arrive(successor, generation, c, bytes, idle);
         done();
       });
+      return;
+    }
+    on(successor, 0, [this, &successor, generation, c, bytes, idle, done] {
+      arrive(successor, generation, c, bytes, idle);
+      done();
+    });
   });
 }
 
@@ -571,7 +586,9 @@ WorldEnd World::judge() {
       if (end.problem.empty()) end.problem = "node " + std::to_string(node.place) + " " + problem;
     };
     end.sent_max_ratio = std::max(end.sent_max_ratio, static_cast<double>(node.sent) / chunks);
-    if (node.sent > options_.chunks + node.sent_again + 1) note(fmt::format("sent more than the data once: {} of {} chunks, {} of them again", node.sent, options_.chunks, node.sent_again));
+    if (node.sent > options_.chunks + node.sent_again + 1)
+      note(fmt::format("sent more than the data once: {} of {} chunks, {} of them again", node.sent,
+                       options_.chunks, node.sent_again));
     if (!node.line.empty()) {
       ++end.failed;
       continue;
@@ -588,7 +605,9 @@ WorldEnd World::judge() {
   }
   end.source_ratio = static_cast<double>(read_) / chunks;
   end.opens = opened_.size();
-  if (read_ > unheld_ + allowed_ && end.problem.empty()) end.problem = fmt::format("the source was read too often: {} chunks, {} + {} allowed", read_, unheld_, allowed_);
+  if (read_ > unheld_ + allowed_ && end.problem.empty())
+    end.problem =
+        fmt::format("the source was read too often: {} chunks, {} + {} allowed", read_, unheld_, allowed_);
   return end;
 }
 

@@ -101,7 +101,7 @@ class ChunkStore {
   std::vector<pack::Digest> digests_;
   std::vector<bool> hashed_;
   std::map<std::uint32_t, Hashing> hashing_;  // by first file; those that have begun and are not complete
-  std::map<std::size_t, LentChunk> early_;  // chunks before which another one must be hashed
+  std::map<std::size_t, LentChunk> early_;    // chunks before which another one must be hashed
   std::vector<DoneChunk> unmarked_;
   std::set<std::uint32_t> unsynced_;
   std::uint64_t unmarked_bytes_ = 0;

@@ -6,21 +6,20 @@
 
 namespace lockstep::transfer {
 
-ObjectChunks::ObjectChunks(const std::filesystem::path& folder, const std::vector<ManifestFile>& files,
-                           std::uint32_t chunk_bytes)
+ObjectChunks::ObjectChunks(FileSystem& system, const std::filesystem::path& folder,
+                           const std::vector<ManifestFile>& files, std::uint32_t chunk_bytes)
     : plan_(sizes_of(files), chunk_bytes),
-      files_(FileSystem::real(), folder, names_of(files), plan_),
+      files_(system, folder, names_of(files), plan_),
       digests_(plan_.size()) {
-  const ChunkJournal::Content journal =
-      ChunkJournal::read(FileSystem::real(), folder.parent_path() / kJournalName);
+  const ChunkJournal::Content journal = ChunkJournal::read(system, folder.parent_path() / kJournalName);
   std::vector<bool> known(plan_.size());
   for (const DoneChunk& done : journal.chunks) {
     if (done.chunk >= plan_.size()) continue;
     digests_[done.chunk] = done.digest;
     known[done.chunk] = true;
   }
-  has_digests_ = journal.chunk_bytes == chunk_bytes &&
-                 std::find(known.begin(), known.end(), false) == known.end();
+  has_digests_ =
+      journal.chunk_bytes == chunk_bytes && std::find(known.begin(), known.end(), false) == known.end();
 }
 
 }  // namespace lockstep::transfer

@@ -17,8 +17,8 @@ namespace lockstep::transfer {
 
 class ObjectChunks {
  public:
-  ObjectChunks(const std::filesystem::path& folder, const std::vector<ManifestFile>& files,
-               std::uint32_t chunk_bytes);
+  ObjectChunks(FileSystem& system, const std::filesystem::path& folder,
+               const std::vector<ManifestFile>& files, std::uint32_t chunk_bytes);
   const ChunkPlan& plan() const { return plan_; }
   /// False if it cannot be read, or if its digest is not known: the object was copied in other chunks.
   bool read(std::size_t chunk, std::span<std::byte> into) { return has_digests_ && files_.read(chunk, into); }

@@ -41,7 +41,8 @@ bool ListRelay::arrived(std::size_t source, std::uint64_t offset, std::uint64_t 
   if (source >= lists_.size()) return false;
   List& list = lists_[source];
   const bool continues = offset == 0 || (offset == list.here && list.total == total);
-  if (list.from != From::predecessor || list.complete() || !continues || bytes > total || offset > total - bytes)
+  if (list.from != From::predecessor || list.complete() || !continues || bytes > total ||
+      offset > total - bytes)
     return false;
   if (offset == 0) list.sent.reset();
   list.total = total;

@@ -20,7 +20,11 @@ void check_releases(const std::map<std::uint32_t, nlohmann::json>& messages, Pee
 }  // namespace
 
 PeerGroup::PeerGroup(Rendezvous& rendezvous, const Exchange::Options& options, std::vector<std::string> names)
-    : rendezvous_(rendezvous), self_(options.node_id), step_(options.step), exchange_(options), names_(std::move(names)) {
+    : rendezvous_(rendezvous),
+      self_(options.node_id),
+      step_(options.step),
+      exchange_(options),
+      names_(std::move(names)) {
   std::vector<std::string> hosts{rendezvous.own_address(), name(self_)};
   const std::string address = address_in(options.peer_networks);
   uses_peer_network_ = !address.empty();

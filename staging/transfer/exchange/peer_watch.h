@@ -10,9 +10,9 @@
 namespace lockstep::transfer {
 
 struct PeerTimeouts {
-  std::chrono::milliseconds quiet{5000};     ///< without a byte: the connection is made again
-  std::chrono::milliseconds retry{1000};     ///< between two tries
-  std::chrono::milliseconds lost{30'000};    ///< without a byte: the predecessor is lost
+  std::chrono::milliseconds quiet{5000};       ///< without a byte: the connection is made again
+  std::chrono::milliseconds retry{1000};       ///< between two tries
+  std::chrono::milliseconds lost{30'000};      ///< without a byte: the predecessor is lost
   std::chrono::milliseconds stalled{300'000};  ///< it has wanted chunks and sends none: it is lost
   std::chrono::milliseconds look{20};  ///< between two looks at what the other side, or another thread, wants
 };

@@ -29,8 +29,8 @@ class RecentChunks {
     chunks_.emplace_back(key, std::move(chunk));
     if (chunks_.size() <= max_) return;
     // The oldest that nobody sends; the new one, if a successor holds up all others.
-    const auto unused =
-        std::find_if(chunks_.begin(), chunks_.end(), [](const auto& each) { return each.second.use_count() == 1; });
+    const auto unused = std::find_if(chunks_.begin(), chunks_.end(),
+                                     [](const auto& each) { return each.second.use_count() == 1; });
     chunks_.erase(unused == chunks_.end() ? std::prev(unused) : unused);
   }
 

@@ -63,8 +63,8 @@ std::shared_ptr<const std::string> Ring::list(std::size_t source) {
   return lists_[source];
 }
 
-void Ring::begin_chunks(std::uint32_t self, std::vector<std::uint32_t> readers, const std::function<bool(std::size_t)>& missing,
-                        RingChunks chunks) {
+void Ring::begin_chunks(std::uint32_t self, std::vector<std::uint32_t> readers,
+                        const std::function<bool(std::size_t)>& missing, RingChunks chunks) {
   const std::lock_guard lock(mutex_);
   chunks_ = std::move(chunks);
   origins_.assign(readers.size(), self);
@@ -220,7 +220,8 @@ void Ring::successor_got_damaged(std::size_t chunk) {
 }
 
 bool Ring::can_send(std::uint64_t generation) const {
-  return closed_ || left_ || generation != generation_ || relay_.can_send() || (node_ && node_->to_send() > 0);
+  return closed_ || left_ || generation != generation_ || relay_.can_send() ||
+         (node_ && node_->to_send() > 0);
 }
 
 Ring::Outgoing Ring::next_send(std::uint64_t generation, milliseconds wait, ChunkBuffers& buffers) {

@@ -50,15 +50,16 @@ class Ring {
   void list_made(std::size_t source, std::shared_ptr<const std::string> list);
   std::vector<std::size_t> wanted_lists();
   /// False if the piece was not asked for.
-  bool list_arrived(std::size_t source, std::uint64_t offset, std::uint64_t total, std::span<const std::byte> piece);
+  bool list_arrived(std::size_t source, std::uint64_t offset, std::uint64_t total,
+                    std::span<const std::byte> piece);
   bool lists_complete();
   /// A complete list.
   std::shared_ptr<const std::string> list(std::size_t source);
 
   // Chunks, after begin_chunks().
 
-  void begin_chunks(std::uint32_t self, std::vector<std::uint32_t> readers, const std::function<bool(std::size_t)>& missing,
-                    RingChunks chunks);
+  void begin_chunks(std::uint32_t self, std::vector<std::uint32_t> readers,
+                    const std::function<bool(std::size_t)>& missing, RingChunks chunks);
   std::size_t size() const;
   std::uint32_t bytes(std::size_t chunk) const { return chunks_.bytes(chunk); }
   /// Waits for a chunk to read from the source; nullopt when all chunks are here, or after stop().
@@ -109,7 +110,7 @@ class Ring {
   /// Waits for something to send, or for this long. `buffers` gives memory for what must be read back.
   Outgoing next_send(std::uint64_t generation, std::chrono::milliseconds wait, ChunkBuffers& buffers);
   struct Progress {
-    std::size_t to_send = 0;      ///< chunks that are here, wanted, and not sent
+    std::size_t to_send = 0;  ///< chunks that are here, wanted, and not sent
     bool idle = false;        ///< RingNode::idle()
   };
   Progress progress();
@@ -135,8 +136,8 @@ class Ring {
   mutable std::mutex mutex_;
   std::condition_variable to_send_, to_read_, end_, unused_;
   ListRelay relay_;
-  std::vector<std::string> texts_;                              // that arrive
-  std::vector<std::shared_ptr<const std::string>> lists_;       // that are complete
+  std::vector<std::string> texts_;                         // that arrive
+  std::vector<std::shared_ptr<const std::string>> lists_;  // that are complete
   std::optional<RingNode> node_;
   RingChunks chunks_;
   std::vector<std::uint32_t> origins_;

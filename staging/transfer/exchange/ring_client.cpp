@@ -2,8 +2,8 @@
 
 #include <fmt/ranges.h>
 
-#include <ctime>
 #include <algorithm>
+#include <ctime>
 #include <utility>
 
 #include "common/clock.h"
@@ -73,7 +73,8 @@ void RingClient::follow() {
 
 void RingClient::lose(const std::string& why) {
   lost_ = true;
-  options_.note(fmt::format("gave up on {} ({}); what it had not sent is read from the source", options_.name, why));
+  options_.note(
+      fmt::format("gave up on {} ({}); what it had not sent is read from the source", options_.name, why));
   ring_.predecessor_lost();
 }
 
@@ -189,7 +190,8 @@ void RingClient::send_changes(PeerLink& link) {
   }
   for (const std::size_t chunk : damaged) link.send(fmt::format("damaged {} {}", options_.number, chunk));
   send_numbers(link, fmt::format("cancel {}", options_.number), ring_.take_cancelled());
-  if (std::exchange(idle_, false)) send_numbers(link, fmt::format("read {}", options_.number), ring_.hand_over());
+  if (std::exchange(idle_, false))
+    send_numbers(link, fmt::format("read {}", options_.number), ring_.hand_over());
 }
 
 void RingClient::take_line(PeerLink& link, const std::string& line, bool first) {

@@ -86,7 +86,7 @@ class RingClient {
   bool chunks_ = false;  // the lists are here
   bool idle_ = false;    // the predecessor can help
   std::atomic<bool> lost_ = false;
-  std::string why_;      // the last connection broke
+  std::string why_;  // the last connection broke
   PeerWatch watch_;
   RunningTime time_;
   std::atomic<std::uint64_t> generation_ = 0;  // of the connections

@@ -95,17 +95,17 @@ class RingNode {
 
   bool alone_;  // no predecessor, or it is lost
   std::vector<State> states_;
-  std::vector<bool> asked_;                   // the predecessor, for these chunks
-  std::set<std::size_t> own_;                 // chunks to read, in order
-  std::set<std::size_t> may_hand_over_;       // of these: dealt to this node, and not handed over yet
+  std::vector<bool> asked_;              // the predecessor, for these chunks
+  std::set<std::size_t> own_;            // chunks to read, in order
+  std::set<std::size_t> may_hand_over_;  // of these: dealt to this node, and not handed over yet
   std::vector<std::size_t> handed_over_;
   std::vector<std::size_t> cancelled_;
-  std::vector<std::size_t> arrivals_;         // available chunks, in the order in which they became so
-  std::vector<bool> wanted_;                  // by the successor
-  std::size_t next_ = 0;                      // in arrivals_
+  std::vector<std::size_t> arrivals_;  // available chunks, in the order in which they became so
+  std::vector<bool> wanted_;           // by the successor
+  std::size_t next_ = 0;               // in arrivals_
   std::size_t to_send_ = 0;
-  std::size_t lacking_ = 0;                   // not stored
-  std::size_t begun_ = 0;                     // of these
+  std::size_t lacking_ = 0;  // not stored
+  std::size_t begun_ = 0;    // of these
 };
 
 }  // namespace lockstep::transfer

@@ -393,8 +393,8 @@ TEST_F(RendezvousRing, EachNodeLearnsItsPlaceItsPredecessorAndWhatBecomesOfEachS
     EXPECT_EQ(parts[id].predecessor.node, (id + 2) % 3);
     EXPECT_EQ(parts[id].predecessor.port, static_cast<int>(1000 + (id + 2) % 3));
     EXPECT_THAT(parts[id].predecessor.hosts, ElementsAre("127.0.0.1"));
-    EXPECT_THAT(parts[id].sources, ElementsAre(SourcePart::read, SourcePart::held, SourcePart::busy, SourcePart::none,
-                                               SourcePart::unsure));
+    EXPECT_THAT(parts[id].sources, ElementsAre(SourcePart::read, SourcePart::held, SourcePart::busy,
+                                               SourcePart::none, SourcePart::unsure));
   }
 }
 
@@ -407,7 +407,9 @@ TEST_F(RendezvousRing, NodesWithOtherSourcesFailWithALine) {
 
 TEST_F(RendezvousRing, ContentsDifferOnlyIfTwoNodesGotOtherBytes) {
   const auto contents = [&](std::size_t number, const std::vector<std::string>& digests, bool lacks) {
-    return on_all([&](Rendezvous& node, std::size_t id) { return node.contents(number, digests[id], lacks && id == 2); });
+    return on_all([&](Rendezvous& node, std::size_t id) {
+      return node.contents(number, digests[id], lacks && id == 2);
+    });
   };
   for (const Contents& same : contents(1, {"a", "", "a"}, true)) {
     EXPECT_TRUE(same.equal);

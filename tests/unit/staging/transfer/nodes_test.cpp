@@ -301,8 +301,8 @@ class OtherJob {
   OtherJob(const std::string& object, const std::vector<fs::path>& caches) {
     for (const fs::path& cache : caches) {
       stores_.push_back(std::make_unique<cache::Store>(cache));
-      locks_.push_back(std::make_unique<cache::ObjectLock>(
-          stores_.back()->lock(object, FileSystem::LockKind::exclusive)));
+      locks_.push_back(
+          std::make_unique<cache::ObjectLock>(stores_.back()->lock(object, FileSystem::LockKind::exclusive)));
     }
   }
   /// In a node's process: closes the inherited locks.
@@ -347,12 +347,15 @@ TEST_F(TransferNodes, SourceThatAnotherJobCopiesOnAllNodesThatLackItIsWaitedForA
     for (const int node : {0, 1, 2}) {
       changes[node].before = [&] { other.forget(); };
       changes[node].options = [this, held, node](PutOptions& options) {
-        options.on.waiting = [=, this](const std::string&) { write(fmt::format("waits{}{}", node, held), ""); };
+        options.on.waiting = [=, this](const std::string&) {
+          write(fmt::format("waits{}{}", node, held), "");
+        };
       };
     }
     start(3, pack, changes);
     EXPECT_TRUE(wait_for([&] {
-      return fs::exists(folder_ / fmt::format("waits0{}", held)) && fs::exists(folder_ / fmt::format("waits1{}", held));
+      return fs::exists(folder_ / fmt::format("waits0{}", held)) &&
+             fs::exists(folder_ / fmt::format("waits1{}", held));
     }));
     other.end();
     EXPECT_LE(expect_good(finish(), pack), held ? fs::file_size(pack / pack::kIndexName) : size_of(pack));

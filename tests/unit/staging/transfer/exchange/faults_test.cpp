@@ -99,7 +99,7 @@ class ExchangeFaults : public NodesTest {
     std::vector<ManifestFile> files;
     for (std::size_t s = 0; s < index.shards(); ++s)
       files.push_back({std::string(index.shard_name(s)), index.shard(s).size, {}, {}});
-    return {pack, files, kChunk};
+    return {FileSystem::real(), pack, files, kChunk};
   }
 
   /// Runs two nodes and a fake third one, which says that it has or needs the pack. Its successor is the first node.
@@ -157,7 +157,8 @@ void give(const Asked& asked, ObjectChunks& provider, std::size_t count) {
     std::vector<std::byte> bytes(provider.plan().bytes(chunk));
     if (!provider.read(chunk, bytes)) fail("cannot read chunk {}", chunk);
     asked.link.send(
-        fmt::format("chunk 1 {} 2 0 {} {}", chunk, bytes.size(), pack::to_hex(pack::digest_of(bytes))), bytes);
+        fmt::format("chunk 1 {} 2 0 {} {}", chunk, bytes.size(), pack::to_hex(pack::digest_of(bytes))),
+        bytes);
   }
 }
 
@@ -192,15 +193,14 @@ TEST_P(ExchangeFaultsLanes, NodeThatBreaksOffIsReplacedByTheSource) {
     const char* note;
     bool killed = false;
   };
-  const std::vector<Fault> faults{
-      {SourceState::needs, silent, "gave up on fake ("},
-      {SourceState::has, silent, "gave up on fake ("},
-      {SourceState::has, answers(pack, [](const Asked&) {}), "gave up on fake ("},
-      {SourceState::has, trickles, "(it has chunks and sends none)"},
-      {SourceState::has, stops, "gave up on 127.0.0.1 (no answer)"},
-      {SourceState::has, has_none, ""},
-      {SourceState::needs, silent, "gave up on fake", true},
-      {SourceState::has, silent, "gave up on fake", true}};
+  const std::vector<Fault> faults{{SourceState::needs, silent, "gave up on fake ("},
+                                  {SourceState::has, silent, "gave up on fake ("},
+                                  {SourceState::has, answers(pack, [](const Asked&) {}), "gave up on fake ("},
+                                  {SourceState::has, trickles, "(it has chunks and sends none)"},
+                                  {SourceState::has, stops, "gave up on 127.0.0.1 (no answer)"},
+                                  {SourceState::has, has_none, ""},
+                                  {SourceState::needs, silent, "gave up on fake", true},
+                                  {SourceState::has, silent, "gave up on fake", true}};
   for (std::size_t i = 0; i < faults.size(); ++i) {
     SCOPED_TRACE(i);
     const auto begin = steady_clock::now();
@@ -270,26 +270,72 @@ TEST_F(ExchangeFaults, TwoNodesThatSendOtherBytesThanTheSourceHasAreBothNamed) {
   }
 }
 
-/// A disk that takes some milliseconds for each write.
-class SlowDisk : public FileSystem {
+/// A disk on which some calls take a while.
+class DelayedCalls : public FileSystem {
  public:
+  DelayedCalls(milliseconds delay, std::function<bool(const FileCall& call)> delayed)
+      : delay_(delay), delayed_(std::move(delayed)) {}
   ssize_t call(const FileCall& call) override {
-    if (call.kind == Kind::write) std::this_thread::sleep_for(milliseconds(3));
+    if (delayed_(call)) std::this_thread::sleep_for(delay_);
     return FileSystem::call(call);
   }
+
+ private:
+  milliseconds delay_;
+  std::function<bool(const FileCall& call)> delayed_;
 };
 
 // With so little memory, nodes that waited for each other to send before they receive would wait for ever.
 TEST_F(ExchangeFaults, NodesWithOneBufferAndSlowDisksDoNotWaitForEachOther) {
   const fs::path pack = make_large_pack("p", 300);
-  std::array<SlowDisk, 4> disks;
+  DelayedCalls disk(milliseconds(3), [](const FileCall& call) { return call.kind == FileCall::Kind::write; });
   std::map<int, NodeChange> changes;
   for (int node = 0; node < 4; ++node) {
-    changes[node].system = &disks[static_cast<std::size_t>(node)];
+    changes[node].system = &disk;
     changes[node].options = [](PutOptions& options) { options.sizes.buffers = 1; };
   }
   const auto ends = put_on(4, pack, changes);
   EXPECT_EQ(expect_good(ends, pack), size_of(pack));
+  for (const NodeEnd& end : ends) EXPECT_THAT(end.note(), IsEmpty());
+}
+
+// A node that synced before it passed the list on would add its time to that of all nodes after it.
+TEST_F(ExchangeFaults, SlowSyncsOfTheNodesDoNotAddUp) {
+  constexpr milliseconds kSync{300};
+  const fs::path pack = make_large_pack("p", 50);
+  DelayedCalls slow(kSync, [](const FileCall& call) {
+    return call.kind == FileCall::Kind::fsync || call.kind == FileCall::Kind::syncfs;
+  });
+  const auto seconds_on = [&](int count) {
+    std::map<int, NodeChange> changes;
+    for (int node = 0; node < count; ++node) changes[node].system = &slow;
+    const auto begin = steady_clock::now();
+    expect_good(put_on(count, pack, changes), pack);
+    const auto took = steady_clock::now() - begin;
+    for (int node = 0; node < count; ++node) FileSystem::real().remove_all(cache(node));
+    return took;
+  };
+  const auto two = seconds_on(2);
+  EXPECT_LT(seconds_on(6), two + 3 * kSync) << "four further nodes";
+}
+
+TEST_F(ExchangeFaults, HolderWithASlowDiskIsNotGivenUp) {
+  const fs::path pack = make_large_pack("p", 300);
+  PutOptions alone;
+  alone.cache_dir = cache(1);
+  alone.sizes.chunk_bytes = kChunk;
+  put({pack.string()}, alone);
+  // Reading all of it takes far longer than a node may be silent.
+  DelayedCalls slow(milliseconds(50), [](const FileCall& call) {
+    return call.kind == FileCall::Kind::read && fs::path(call.path).extension() == ".tar";
+  });
+  peer_timeouts_.quiet = milliseconds(500);
+  peer_timeouts_.lost = seconds(1);
+  NodeChange holder;
+  holder.system = &slow;
+  holder.options = [](PutOptions& options) { options.verify = Verify::off; };
+  const auto ends = put_on(3, pack, {{1, holder}});
+  EXPECT_LE(expect_good(ends, pack), fs::file_size(pack / pack::kIndexName));
   for (const NodeEnd& end : ends) EXPECT_THAT(end.note(), IsEmpty());
 }
 
