@@ -17,8 +17,9 @@
 #include "staging/cache/store.h"
 #include "staging/pack/index.h"
 #include "staging/rendezvous/rendezvous.h"
-#include "staging/transfer/exchange/chunk_provider.h"
+#include "staging/transfer/copy/local_files.h"
 #include "staging/transfer/exchange/peer_group.h"
+#include "staging/transfer/manifest.h"
 #include "tests/unit/staging/transfer/nodes_world.h"
 
 namespace lockstep::transfer {
@@ -79,7 +80,7 @@ void take_part(const NodesOptions& nodes, SourceState state, const Serve& serve,
   const pid_t server = staging_test::start_child([&] { serve_all(listening, nodes.key, serve); });
   listening.reset();
   rendezvous->set_address({{"name", "fake"}, {"hosts", {"127.0.0.1"}}, {"port", port}});
-  rendezvous->gather("places", {{"release", version()}, {"at_once", 1}});
+  rendezvous->gather("hello", {{"release", version()}, {"at_once", 1}});
   if (killed) ::kill(server, SIGKILL);
   std::string states(1, static_cast<char>(state));
   for (std::size_t ring = 1;; ++ring) {
@@ -94,14 +95,6 @@ void take_part(const NodesOptions& nodes, SourceState state, const Serve& serve,
 
 class ExchangeFaults : public NodesTest {
  protected:
-  static ObjectChunks provider_of(const fs::path& pack) {
-    const pack::Index index = pack::Index::load(pack / "index.lockstep");
-    std::vector<ManifestFile> files;
-    for (std::size_t s = 0; s < index.shards(); ++s)
-      files.push_back({std::string(index.shard_name(s)), index.shard(s).size, {}, {}});
-    return {FileSystem::real(), pack, files, kChunk};
-  }
-
   /// Runs two nodes and a fake third one, which says that it has or needs the pack. Its successor is the first node.
   /// Returns the results of the two.
   std::vector<NodeEnd> put_with(const fs::path& pack, SourceState state, const Serve& serve,
@@ -150,12 +143,23 @@ void converse(UniqueFd socket, const std::string& key, const fs::path& pack,
   }
 }
 
+/// The chunks of a pack.
+struct PackChunks {
+  PackChunks(const fs::path& pack, std::uint32_t chunk_bytes)
+      : PackChunks(pack, chunk_bytes, shards_of(pack::Index::load(pack / pack::kIndexName))) {}
+  PackChunks(const fs::path& pack, std::uint32_t chunk_bytes, const std::vector<ManifestFile>& shards)
+      : plan(sizes_of(shards), chunk_bytes), files(FileSystem::real(), pack, names_of(shards), plan) {}
+
+  ChunkPlan plan;
+  LocalFiles files;
+};
+
 /// Sends the first `count` of the chunks, and then breaks the connection if there are more.
-void give(const Asked& asked, ObjectChunks& provider, std::size_t count) {
+void give(const Asked& asked, PackChunks& pack, std::size_t count) {
   for (const std::size_t chunk : asked.chunks) {
     if (count-- == 0) throw PeerError("enough");
-    std::vector<std::byte> bytes(provider.plan().bytes(chunk));
-    if (!provider.read(chunk, bytes)) fail("cannot read chunk {}", chunk);
+    std::vector<std::byte> bytes(pack.plan.bytes(chunk));
+    if (!pack.files.read(chunk, bytes)) fail("cannot read chunk {}", chunk);
     asked.link.send(
         fmt::format("chunk 1 {} 2 0 {} {}", chunk, bytes.size(), pack::to_hex(pack::digest_of(bytes))),
         bytes);
@@ -220,7 +224,7 @@ TEST_F(ExchangeFaults, ConnectionThatBreaksAgainAndAgainIsMadeAgain) {
     SCOPED_TRACE(at_once);
     const auto ends =
         put_with(pack, SourceState::has, [pack, at_once](UniqueFd socket, const std::string& key) {
-          ObjectChunks provider = provider_of(pack);
+          PackChunks provider(pack, kChunk);
           converse(std::move(socket), key, pack, [&](const Asked& asked) { give(asked, provider, at_once); });
         });
     EXPECT_EQ(expect_good(ends, pack), fs::file_size(pack / "index.lockstep"));
