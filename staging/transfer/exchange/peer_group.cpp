@@ -34,7 +34,8 @@ PeerGroup::PeerGroup(Rendezvous& rendezvous, const Exchange::Options& options, s
 
 std::map<std::uint32_t, nlohmann::json> PeerGroup::hello(nlohmann::json data) {
   data["release"] = version();
-  std::map<std::uint32_t, nlohmann::json> messages = gather("hello", std::move(data));
+  // All releases call the round by this name.
+  std::map<std::uint32_t, nlohmann::json> messages = gather("places", std::move(data));
   check_releases(messages, *this);
   return messages;
 }

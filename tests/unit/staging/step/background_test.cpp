@@ -322,7 +322,7 @@ TEST_F(StageStep, NodesOfOtherReleasesStageAlone) {
   hello.node_id = 1;
   hello.nodes = 2;
   Rendezvous earlier(RendezvousAddress::from_environment(), hello, [](const std::string&) {});
-  earlier.gather("hello", {{"name", "n2"}, {"release", "0.0.9"}});
+  earlier.gather("places", {{"name", "n2"}, {"release", "0.0.9"}});
   EXPECT_TRUE(earlier.agree({}).good);
   EXPECT_EQ(end_of(here), 0) << said();
   EXPECT_THAT(srun.end(), IsEmpty());

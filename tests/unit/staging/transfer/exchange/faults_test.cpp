@@ -80,7 +80,7 @@ void take_part(const NodesOptions& nodes, SourceState state, const Serve& serve,
   const pid_t server = staging_test::start_child([&] { serve_all(listening, nodes.key, serve); });
   listening.reset();
   rendezvous->set_address({{"name", "fake"}, {"hosts", {"127.0.0.1"}}, {"port", port}});
-  rendezvous->gather("hello", {{"release", version()}, {"at_once", 1}});
+  rendezvous->gather("places", {{"release", version()}, {"at_once", 1}});
   if (killed) ::kill(server, SIGKILL);
   std::string states(1, static_cast<char>(state));
   for (std::size_t ring = 1;; ++ring) {
