@@ -5,7 +5,6 @@
 #include <gnutls/x509.h>
 #include <microhttpd.h>
 #include <netdb.h>
-#include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -22,6 +21,7 @@
 #include "common/error.h"
 #include "common/files.h"
 #include "common/leaf/number.h"
+#include "common/sockets.h"
 #include "exporters/node/basic_auth.h"
 
 namespace lockstep::exporter {

@@ -30,6 +30,8 @@ constexpr int kAcceptedAtOnce = 64;
 constexpr milliseconds kFirstBytesTimeout{2000};
 constexpr milliseconds kAuthenticationTimeout{10'000};
 constexpr milliseconds kAcceptPause{200};  // after accept() failed
+constexpr unsigned kReadable = EPOLLIN;
+constexpr unsigned kWritable = EPOLLOUT;
 
 }  // namespace
 
@@ -127,13 +129,13 @@ void RendezvousServer::run(const UniqueFd& alive) {
   void* const kAliveEnded = nullptr;
   std::optional<Clock::time_point> deadline;  // once `alive` has ended
   bool accepting = true;
-  if (!watch(alive, EPOLL_CTL_ADD, EPOLLIN, kAliveEnded) || !watch(socket_, EPOLL_CTL_ADD, EPOLLIN, this))
+  if (!watch(alive, EPOLL_CTL_ADD, kReadable, kAliveEnded) || !watch(socket_, EPOLL_CTL_ADD, kReadable, this))
     fail_errno("cannot wait for the nodes of the step");
   for (;;) {
     // Before that time new connections wait in the backlog.
     if (accepting != (Clock::now() >= next_accept_)) {
       accepting = !accepting;
-      watch(socket_, EPOLL_CTL_MOD, accepting ? EPOLLIN : 0U, this);
+      watch(socket_, EPOLL_CTL_MOD, accepting ? kReadable : 0, this);
     }
     constexpr int kDraining = 10;
     std::array<epoll_event, 256> events{};
@@ -149,8 +151,8 @@ void RendezvousServer::run(const UniqueFd& alive) {
         somebody_connects = true;
       } else {
         Peer& peer = *static_cast<Peer*>(event.data.ptr);
-        if ((event.events & EPOLLOUT) != 0) flush(peer);
-        if ((event.events & (EPOLLIN | EPOLLHUP | EPOLLERR)) != 0) read_from(peer);
+        if ((event.events & kWritable) != 0) flush(peer);
+        if ((event.events & ~kWritable) != 0) read_from(peer);
       }
     }
     if (deadline && (peers_.empty() || Clock::now() >= *deadline)) return;
@@ -187,7 +189,7 @@ void RendezvousServer::accept_some() {
     if (unknown[client]++ >= most) continue;  // is closed; a node connects again
     notice_dead_peer(socket);
     Peer& peer = peers_.emplace_back(std::move(socket), options_.key, std::move(client));
-    peer.closed = !watch(peer.connection.socket(), EPOLL_CTL_ADD, EPOLLIN, &peer);
+    peer.closed = !watch(peer.connection.socket(), EPOLL_CTL_ADD, kReadable, &peer);
   }
 }
 
@@ -469,7 +471,7 @@ void RendezvousServer::flush(Peer& peer) const {
     peer.unsent.erase(0, peer.connection.send(std::as_bytes(std::span(peer.unsent))));
     if (peer.waits_to_send == !peer.unsent.empty()) return;
     peer.waits_to_send = !peer.waits_to_send;
-    watch(peer.connection.socket(), EPOLL_CTL_MOD, peer.waits_to_send ? EPOLLIN | EPOLLOUT : EPOLLIN, &peer);
+    watch(peer.connection.socket(), EPOLL_CTL_MOD, kReadable | (peer.waits_to_send ? kWritable : 0), &peer);
   } catch (const PeerError&) {
     peer.closed = true;
   }
