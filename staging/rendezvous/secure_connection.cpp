@@ -204,15 +204,15 @@ std::size_t SecureConnection::send(std::span<const std::byte> bytes) {
   while (sent < bytes.size()) {
     const std::span<const std::byte> rest = bytes.subspan(sent);
     std::size_t count = 0;
-    const bool done = attempt([&](SSL* ssl) {
-      // Refused while a record is half sent: the next call tries again.
-      if (sent_with_key_ >= key_bytes_ && ::SSL_key_update(ssl, SSL_KEY_UPDATE_NOT_REQUESTED) == 1) {
+    half_sent_ = !attempt([&](SSL* ssl) {
+      if (!half_sent_ && sent_with_key_ >= key_bytes_ &&
+          ::SSL_key_update(ssl, SSL_KEY_UPDATE_NOT_REQUESTED) == 1) {
         sent_with_key_ = 0;
         ++key_renewals_;
       }
       return ::SSL_write_ex(ssl, rest.data(), rest.size(), &count);
     });
-    if (!done) break;
+    if (half_sent_) break;
     sent_with_key_ += count;
     sent += count;
   }

@@ -117,7 +117,8 @@ class SecureConnection {
   std::uint64_t key_bytes_ = std::uint64_t{256} << 30U;
   std::uint64_t sent_with_key_ = 0;
   int key_renewals_ = 0;
-  std::string received_;  // beyond the last line
+  bool half_sent_ = false;  // the last record: OpenSSL must send the rest of it first
+  std::string received_;    // beyond the last line
   std::size_t searched_ = 0;
 };
 
