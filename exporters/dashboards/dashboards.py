@@ -205,9 +205,9 @@ def cluster():
             ("sum by (phase) (rate(lockstep_phase_seconds_total{}[i])) / on () group_left () sum(rate(lockstep_phase_seconds_total{}[i]))", "{{phase}}")],
             "percentunit", 8, True, overrides=COLOURS),
         graph("Tokens per second by job", "Without padding. The 20 largest jobs.", [
-            (top(20, tokens, "job_id", "sum by (job_id) (increase(lockstep_tokens_total{}[r]))"), "job {{job_id}}")])]),
+            (top(20, "sum by (job_id) (lockstep:tokens:rate)", "job_id", "sum by (job_id) (increase(lockstep_tokens_total{}[r]))"), "job {{job_id}}")])]),
     ("Nodes and GPUs", [
-        table("Suspects", "Nodes whose ranks worked more than 5 % longer than the median rank of their job, in most of their jobs of the last two weeks and in at least three. One job may have uneven work; several jobs point at the node. Nothing is drained by itself: look at the node first.", ("node",), [
+        table("Suspects", "Nodes whose ranks worked more than 5 % longer than the median rank of their job, in most of their jobs of the last two weeks and in at least three. One job may have uneven work; several jobs point at the node. No node is drained: look at it first.", ("node",), [
             ("own time ÷ median", "avg by (node) (avg_over_time(lockstep:node_own_time:ratio{}[r]))", "suffix:×"),
             ("slow in jobs", slow_jobs, "none"), ("of jobs", all_jobs, "none"),
             ("worst job ÷ median", "max by (node) (avg_over_time(lockstep:node_own_time:ratio{}[r]))", "suffix:×"),
@@ -218,7 +218,7 @@ def cluster():
             ("CPUs", "max by (node) (lockstep:node_cpus:rate{})", "short"), ("memory", "max by (node) (lockstep:node_memory:ratio{})", "percentunit"),
             ("page-ins/s", "max by (node) (lockstep:node_page_ins:rate{})", "short"), ("ranks", "sum by (node) (lockstep_exporter_ranks{})", "none")],
             ("max by (node) (lockstep:node_memory:ratio{})", 30), 12, links=SHOW_NODE),
-        table("GPUs by job", "By dcgm-exporter and a Slurm exporter where they run, else by NVML. Slowed: by heat or by the power supply. The 30 jobs with the most GPUs.", ("job_id",), [
+        table("GPUs by job", "By dcgm-exporter and a Slurm exporter where they run, else by NVML. Slowed: by heat or by the power supply. The 30 jobs with the largest number of GPUs.", ("job_id",), [
             ("GPUs", "sum by (job_id) (max by (job_id, node) (lockstep_job_gpus_granted{}))", "none"), ("not used", "sum by (job_id) (lockstep:gpus_unused:count{})", "none"),
             ("busy", "avg by (job_id) (lockstep:gpu_busy:ratio{})", "percentunit"), ("memory, fullest", "max by (job_id) (lockstep:gpu_memory:ratio{})", "percentunit"),
             ("power", "sum by (job_id) (lockstep:gpu_power:watts{})", "watt"), ("energy", joules, "joule"),
@@ -260,7 +260,7 @@ def job():
     ("Time", [
         graph("Step by phase, mean over ranks", "Seconds per step. The phases add up to the step.", [
             ("sum by (phase) (rate(lockstep_phase_seconds_total{}[i])) / on () group_left () sum(rate(lockstep_steps_total{}[i]))", "{{phase}}")], "s", 12, True, overrides=COLOURS),
-        graph("What bounds the step", SHARES, [("max by (bound_by) (lockstep:bound:ratio{J})", "{{bound_by}}")], "percentunit", 12, True, overrides=COLOURS),
+        graph("Parts of the step", SHARES, [("max by (bound_by) (lockstep:bound:ratio{J})", "{{bound_by}}")], "percentunit", 12, True, overrides=COLOURS),
         graph("Median by phase", "Median over steps and ranks of the time in each phase.", [(by_phase(0.5), "{{phase}}")], "s", overrides=COLOURS),
         graph("99th percentile by phase", "99th percentile over steps and ranks of the time in each phase.", [(by_phase(0.99), "{{phase}}")], "s", overrides=COLOURS),
         heat("Step times of all ranks", "Steps per interval, by duration.", "sum by (le) (increase(lockstep_step_seconds_bucket{R}[i]))", "s"),
@@ -349,9 +349,8 @@ def node():
     variables = [variable("node", "Node", "Nodes with an exporter.", "label_values(lockstep_exporter_ranks, node)"),
                  variable("job", "Job", "Jobs with ranks on the node.", 'label_values(lockstep_job_info{node=~"$node"}, job_id)', True, 4),
                  variable("rank", "Rank", "Ranks in the panels that show ranks.", 'label_values(lockstep_rank_up{node=~"$node", job_id=~"$job"}, rank)', True, 3)]
-    here = 'node=~"$node", job_id=~"$job"'
     return ("lockstep-node", "Lockstep: a node", "The jobs on a node, how its ranks compare, its GPUs, its cache and its exporter.",
-            variables, {"": here, "R": here + ', rank=~"$rank"', "J": 'job_id=~"$job"', "N": 'node=~"$node"'}, rows)
+            variables, {"": 'node=~"$node", job_id=~"$job"', "R": 'node=~"$node", job_id=~"$job", rank=~"$rank"', "J": 'job_id=~"$job"', "N": 'node=~"$node"'}, rows)
 
 
 def expand(query, selectors):

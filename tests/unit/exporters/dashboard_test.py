@@ -24,7 +24,7 @@ import urllib.request
 from fake_exporters import GPU, PageServer, dcgm_page, node_exporter_page, slurm_job_exporter_page, suspects_page
 
 JOB = "42"
-LARGE_JOB, LARGE_NODES = "43", 250  # a node each, with all series of the simulated job's node
+LARGE_JOB, LARGE_NODES = "43", 100  # a node each, with all series of the simulated job's node
 MAX_SERIES = 200
 RATE_INTERVAL = "10s"
 DEADLINE = 60
@@ -131,7 +131,7 @@ def dashboard_queries(dashboards):
 def check(prometheus, dashboards):
     failures, checked = [], 0
     for where, query, _ in dashboard_queries(dashboards):
-        expression, left = substitute(query, node=".*" if "cluster" in where else "n1")
+        expression, left = substitute(query, node="n1|s[0-9]" if "cluster" in where else "n1")
         if left:
             failures.append(f"{where}: variables {left} have no value: {query}")
             continue
@@ -210,6 +210,26 @@ def check_suspects(prometheus, dashboards):
         yield f"the table of suspects has {found}"
 
 
+def check_drawn(prometheus, bin_folder, folder):
+    """The page for the pictures of the documents has the panels of the job's dashboard, with Prometheus' figures."""
+    page = folder / "dashboard.html"
+    script = pathlib.Path(__file__).resolve().parents[2] / "docs/quickstart_pages.py"
+    drawn = subprocess.run([sys.executable, "-B", script, "--draw", bin_folder / "draw_panels", "--prometheus", f"http://{prometheus.address}", "--job", JOB,
+                            "--page", page], capture_output=True, text=True)
+    if drawn.returncode != 0:
+        yield f"no page of a dashboard: {drawn.stderr}"
+        return
+    text = page.read_text()
+    panels = re.findall(r"<h2>([^<]+)</h2>(.*?)</div>\n(?:<div style=\"grid|</div>)", text, re.DOTALL)
+    if len(panels) < 30 or len({title for title, _ in panels}) != len(panels):
+        yield f"the page of the dashboard has {len(panels)} panels: {[title for title, _ in panels]}"
+    contents = dict(panels)
+    for title, expected in {"Bound by": r"<b>compute 9\d", "Ranks running": "<b>5 ?</b>", "Step by phase, mean over ranks": '<polygon[^>]*fill="#0072B2"',
+                            "Own time ÷ median, all ranks": "≤ 1.15 ×.*fill-opacity", "Slowest ranks": "<td>1.1[0-9]? ×</td>", "Memory ÷ limit": "<polyline"}.items():
+        if not re.search(expected, contents.get(title, ""), re.DOTALL):
+            yield f"the panel '{title}' of the page is {contents.get(title)}"
+
+
 def check_large_job(prometheus, dashboards):
     series = {}
     for where, query, instant in dashboard_queries(dashboards):
@@ -254,13 +274,15 @@ def main():
             wait_for("Prometheus has the rules' last series",
                      lambda: prometheus.samples("lockstep:straggler_score:ratio")
                      and prometheus.samples('lockstep:bound:ratio{bound_by="input"}')
-                     and prometheus.samples("lockstep:gpus_unused:count"))
+                     and prometheus.samples('lockstep:gpus_unused:count{job_id="51"}')
+                     and prometheus.samples('lockstep:node_own_time:ratio{node="n1"}'))
             wait_for("Prometheus has the large job's scores", lambda: len(prometheus.samples(
                 f'lockstep:straggler_score:ratio{{job_id="{LARGE_JOB}"}}')) > MAX_SERIES)
             checked, failures = check(prometheus, dashboards)
             failures += check_families(prometheus, dashboards, get(url), arguments.exporters)
             failures += check_joined(prometheus)
             failures += check_suspects(prometheus, dashboards)
+            failures += check_drawn(prometheus, arguments.bin.resolve(), folder)
             failures += check_large_job(prometheus, dashboards)
             slow = prometheus.samples(f'topk(1, lockstep:straggler_score:ratio{{job_id="{JOB}"}})')
             if [sample["metric"]["rank"] for sample in slow] != ["1"]:

@@ -27,6 +27,9 @@ class PageServer(http.server.ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
+    def handle_error(self, *_):
+        """Prometheus closes connections when a scrape takes too long, and when it ends."""
+
     def target(self):
         return f"127.0.0.1:{self.server_address[1]}"
 
@@ -58,7 +61,7 @@ def node_exporter_page():
 
 
 def slurm_job_exporter_page():
-    """Job 42 has four GPUs, of which it uses two."""
+    """Job 42 has four GPUs and uses two."""
     job = {"user": "alice", "account": "physics", "slurmjobid": "42"}
     page = line("slurm_job_memory_usage", 9e9, **job) + line("slurm_job_memory_rss", 8e9, **job) + line("slurm_job_memory_limit", 1e10, **job)
     for gpu, busy in enumerate((80, 90, 0, 0)):
@@ -67,10 +70,14 @@ def slurm_job_exporter_page():
 
 
 def suspects_page():
-    """Three jobs, each with a rank on s1, s2, s3 and s4. s3 works 10 % longer than the others in all of them, s4 only in one."""
+    """Three jobs, each with a rank on s1 to s5. s3 works 10 % longer than the others in all of them, s4 only in one. And the
+    rank of job 42 that is not on n1."""
     page, seconds = "", time.time() - BEGIN
+    other = {"job_id": "42", "step_id": "0", "node": "n2", "rank": 4}
+    page += line("lockstep_rank_up", 1, **other) + line("lockstep_steps_total", 50 * seconds, **other)
+    page += line("lockstep_phase_seconds_total", 0.85 * seconds, **other, phase="forward")
     for job in ("51", "52", "53"):
-        for rank, node in enumerate(("s1", "s2", "s3", "s4")):
+        for rank, node in enumerate(("s1", "s2", "s3", "s4", "s5")):
             labels = {"job_id": job, "step_id": "0", "node": node, "rank": rank}
             own = 0.88 if node == "s3" or (node, job) == ("s4", "52") else 0.8
             page += line("lockstep_rank_up", 1, **labels) + line("lockstep_steps_total", seconds, **labels)
@@ -79,5 +86,5 @@ def suspects_page():
             page += line("lockstep_phase_seconds_total", (1 - own) * seconds, **labels, phase="comm_exposed")
             page += line("lockstep_gpu_measured_seconds_total", seconds, **labels) + line("lockstep_gpu_slowed_seconds_total", 0.1 * seconds, **labels)
             page += line("lockstep_gpu_xid_errors_total", 1, **labels) + line("lockstep_major_page_faults_total", seconds, **labels)
-            page += line("lockstep_job_info", 1, job_id=job, step_id="0", node=node, user="1000", user_name="alice", program="train", ranks=4)
+            page += line("lockstep_job_info", 1, job_id=job, step_id="0", node=node, user="1000", user_name="alice", program="train", ranks=5)
     return page

@@ -43,7 +43,7 @@ std::uint64_t now_ns() {
                                         .count());
 }
 
-// What a rank has used after `step` steps.
+// The use of a rank after `step` steps.
 lockstep::record::Resources resources_after(const Job& job, int rank, int step) {
   const auto number = static_cast<std::uint64_t>(step) + 1;
   const auto ns = static_cast<std::uint64_t>(job.step_ms * 1e6) * number;
