@@ -62,11 +62,11 @@ def large_page(page):
         # The histograms are on every rank, and no panel asks for one of them by rank or node.
         if line.startswith("#") or "_bucket{" in line:
             continue
-        line = line.replace('job_id="42"', f'job_id="{LARGE_JOB}"')
-        for node in range(LARGE_NODES):
-            lines.append(line.replace('node="n1"', f'node="m{node}"').replace('rank="', f'rank="{node}0')
-                         .replace('user_name="alice"', f'user_name="user{node}"'))
-    return "\n".join(lines) + "\n"
+        for before, after in (('job_id="42"', f'job_id="{LARGE_JOB}"'), ('node="n1"', 'node="m\0"'), ('rank="', 'rank="\0' "0"), ('"alice"', '"user\0"')):
+            line = line.replace(before, after)
+        lines.append(line + "\n")
+    of_node = "".join(lines)
+    return "".join(of_node.replace("\0", str(node)) for node in range(LARGE_NODES))
 
 
 class Prometheus:
