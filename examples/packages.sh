@@ -11,7 +11,7 @@ set -euo pipefail
 tools="build-essential cmake ninja-build ccache pkg-config git ca-certificates
   libslurm-dev libhwloc-dev libmicrohttpd-dev libgnutls28-dev libyaml-cpp-dev libcrypt-dev
   libcli11-dev libfmt-dev prometheus-cpp-dev nlohmann-json3-dev libxxhash-dev libarchive-dev libfuse3-dev
-  libssl-dev libpng-dev libjpeg-dev libhdf5-dev libmunge-dev libgtest-dev libgmock-dev libbenchmark-dev"
+  libssl-dev libpng-dev libjpeg-dev libhdf5-dev libmunge-dev libgtest-dev libgmock-dev libbenchmark-dev python3"
 declare -A packages=(
   [tools]="$tools"
   [build]="$tools libopenmpi-dev libtorch-dev libopenblas0-pthread"
@@ -21,7 +21,7 @@ declare -A packages=(
   [monitoring]="prometheus curl"
   [peers]="python3-torch python3-matplotlib python3-scipy python3-yaml rsync"
   [package]="help2man lintian rpm"
-  [test]="clang clang-format clang-tidy libclang-rt-dev shellcheck python3
+  [test]="clang clang-format clang-tidy libclang-rt-dev shellcheck
     chromium-headless-shell openssl systemd libblas3 locales"
   [pip]="python3 python3-pip"
 )

@@ -53,7 +53,8 @@ pkg_check_modules(crypt IMPORTED_TARGET QUIET libcrypt)
 pkg_check_modules(gnutls IMPORTED_TARGET QUIET gnutls)
 pkg_check_modules(prometheus_core IMPORTED_TARGET QUIET prometheus-cpp-core)
 pkg_check_modules(prometheus_pull IMPORTED_TARGET QUIET prometheus-cpp-pull)
-lockstep_part(EXPORTERS microhttpd_FOUND gnutls_FOUND yaml_cpp_FOUND crypt_FOUND prometheus_core_FOUND)
+find_package(Python3 COMPONENTS Interpreter QUIET)  # writes the dashboards
+lockstep_part(EXPORTERS microhttpd_FOUND gnutls_FOUND yaml_cpp_FOUND crypt_FOUND prometheus_core_FOUND Python3_FOUND)
 
 # Communication (comm) needs no LibTorch; the rest of the runtime library does. NCCL comes with a PyTorch wheel.
 set(NCCL_FOUND FALSE)

@@ -79,9 +79,6 @@ constexpr std::array kGpuFamilies = {
     GpuFamily{"lockstep_gpu_memory_bytes", MetricType::Gauge,
               "Memory of the rank's GPU in use, by all processes.", 1, &Gpu::memory_bytes,
               &Gpu::memory_total_bytes},
-    GpuFamily{"lockstep_gpu_memory_peak_bytes", MetricType::Gauge,
-              "Maximum of lockstep_gpu_memory_bytes over the samples.", 1, &Gpu::memory_peak_bytes,
-              &Gpu::memory_total_bytes},
     GpuFamily{"lockstep_gpu_memory_total_bytes", MetricType::Gauge, "Memory of the rank's GPU.", 1,
               &Gpu::memory_total_bytes, &Gpu::memory_total_bytes},
     GpuFamily{"lockstep_gpu_measured_seconds_total", MetricType::Counter,
@@ -97,8 +94,6 @@ constexpr std::array kGpuFamilies = {
               &Gpu::measured_ns},
     GpuFamily{"lockstep_gpu_sm_clock_hertz", MetricType::Gauge, "Clock of the GPU's multiprocessors.", kHertz,
               &Gpu::sm_mhz, &Gpu::sm_mhz},
-    GpuFamily{"lockstep_gpu_memory_clock_hertz", MetricType::Gauge, "Clock of the GPU's memory.", kHertz,
-              &Gpu::memory_mhz, &Gpu::memory_mhz},
     GpuFamily{"lockstep_gpu_power_watts", MetricType::Gauge, "Power that the GPU draws.", kMilli,
               &Gpu::power_mw, &Gpu::power_mw},
     GpuFamily{"lockstep_gpu_energy_joules_total", MetricType::Counter,
@@ -220,6 +215,19 @@ class RankFamilies {
         "lockstep_job_seconds_total", MetricType::Counter,
         "Time of the job's ranks on this node, from their start to their last step or their end, by its use: trained, or lost to a cause.");
     for (const Job& job : jobs_) add_goodput(job);
+    stream_.family(
+        "lockstep_job_memory_ratio", MetricType::Gauge,
+        "Memory of the job's ranks on this node, divided by the limit of their cgroup or node. Files do not count, because the kernel gives them up first; memory that ranks share counts once.");
+    for (const Job& job : jobs_) {
+      if (const double share = memory_share(job); share > 0) stream_.add(job.labels, share);
+    }
+    stream_.family("lockstep_job_gpus_granted", MetricType::Gauge, "GPUs of this node that the job may use.");
+    for (const Job& job : jobs_) {
+      std::uint64_t granted = 0;
+      for (const Rank& rank : job.ranks)
+        if (rank.snapshot->resources) granted = std::max(granted, rank.snapshot->resources->gpu.granted);
+      if (granted > 0) stream_.add(job.labels, static_cast<double>(granted));
+    }
     std::vector<std::optional<std::pair<int, double>>> waits;
     for (const Job& job : jobs_) waits.push_back(longest_wait(job));
     const auto each_wait = [&](const auto& value) {
@@ -372,6 +380,29 @@ class RankFamilies {
       }
     }
     return record::longest_wait(waits);
+  }
+
+  // The largest share of a cgroup's limit. 0: not known.
+  static double memory_share(const Job& job) {
+    struct Use {
+      std::uint64_t own = 0;
+      std::uint64_t shared = 0;
+      std::uint64_t limit = 0;
+    };
+    std::map<std::uint64_t, Use> groups;
+    for (const Rank& rank : job.ranks) {
+      const auto& used = rank.snapshot->resources;
+      if (!used || used->memory_limit_bytes == 0) continue;
+      Use& use = groups[used->memory_group];
+      use.own += used->memory_bytes -
+                 std::min(used->memory_bytes, used->memory_file_bytes + used->memory_shared_bytes);
+      use.shared = std::max(use.shared, used->memory_shared_bytes);
+      use.limit = used->memory_limit_bytes;
+    }
+    double share = 0;
+    for (const auto& [group, use] : groups)
+      share = std::max(share, static_cast<double>(use.own + use.shared) / static_cast<double>(use.limit));
+    return share;
   }
 
   // Skipped steps count as trained: a share that changes later would make counters fall.

@@ -10,6 +10,7 @@
 #include "exporters/report/picture.h"
 #include "exporters/report/resource_view.h"
 #include "exporters/report/straggler_view.h"
+#include "exporters/report/svg.h"
 #include "exporters/report/text.h"
 #include "exporters/report/verdict.h"
 
@@ -123,13 +124,17 @@ std::string staging(const Run& run) {
 
 }  // namespace
 
+std::string page_begin(const std::string& title, const std::string& state) {
+  return fmt::format(
+      "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"><title>{0}</title><style>{1}</style></head><body>\n"
+      "<h1>{0}</h1><p class=\"state\">{2}</p>\n",
+      escape(title), kStyle, escape(state));
+}
+
 std::string to_html(const Run& run) {
-  const std::string name = escape(title(run));
-  std::string html = fmt::format(
-      "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"><title>{}</title><style>{}</style></head><body>\n"
-      "<h1>{}</h1><p class=\"state\">{}</p>\n"
-      "<p class=\"note swipe\">Pictures and tables are wider than this screen: swipe them sideways.</p>\n",
-      name, kStyle, name, escape(circumstances_line(run)));
+  std::string html = page_begin(title(run), circumstances_line(run));
+  html +=
+      "<p class=\"note swipe\">Pictures and tables are wider than this screen: swipe them sideways.</p>\n";
   const Findings found = find_all(run);
   html += numbers(run) + "<div class=\"advice\">";
   const auto verdict = verdict_lines(run, found);

@@ -11,4 +11,7 @@ namespace lockstep::report {
 
 std::string to_html(const Run& run);
 
+/// The page up to its first picture.
+std::string page_begin(const std::string& title, const std::string& state);
+
 }  // namespace lockstep::report

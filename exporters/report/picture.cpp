@@ -8,6 +8,7 @@
 #include <map>
 
 #include "common/median.h"
+#include "exporters/report/svg.h"
 
 namespace lockstep::report {
 namespace {
@@ -15,9 +16,7 @@ namespace {
 using record::Phase;
 using record::Snapshot;
 
-// The palette of Okabe and Ito.
-constexpr std::array<const char*, record::kPhases> kColours = {"#E69F00", "#F0E442", "#56B4E9", "#0072B2",
-                                                               "#D55E00", "#009E73", "#CC79A7", "#999999"};
+static_assert(kColours.size() == record::kPhases);
 constexpr std::size_t kMaxRows = 64;
 constexpr std::size_t kMaxColumns = 160;
 constexpr double kLeft = 110;
@@ -47,26 +46,6 @@ std::string slowest_only(const Run& run) {
   return fmt::format(" (the {} slowest of {} ranks)", kMaxRows, run.ranks.size());
 }
 
-// A distance between axis marks that gives at most eight marks: 1, 2 or 5 times a power of ten.
-double mark_distance(double maximum) {
-  const double rough = std::max(maximum, 1e-6) / 8;
-  const double power = std::pow(10, std::floor(std::log10(rough)));
-  for (const double step : {1.0, 2.0, 5.0}) {
-    if (step * power >= rough) return step * power;
-  }
-  return 10 * power;
-}
-
-std::string open_svg(double height, const std::string& label) {
-  return fmt::format(R"(<svg viewBox="0 0 {:.0f} {:.0f}" role="img" aria-label="{}">)", kTotal, height,
-                     escape(label));
-}
-
-std::string text_at(double x, double y, const char* anchor, const std::string& text, const char* extra = "") {
-  return fmt::format(R"(<text x="{:.1f}" y="{:.1f}" text-anchor="{}"{}>{}</text>)", x, y, anchor, extra,
-                     text);
-}
-
 std::string legend(double y) {
   std::string svg;
   double x = kLeft;
@@ -85,11 +64,6 @@ std::string heat(double ratio) {
   const double strength = std::clamp((ratio - 1) / 0.25, -1.0, 1.0);
   return fmt::format(R"(class="{}" fill-opacity="{:.2f}")", strength < 0 ? "fast" : "slow",
                      std::abs(strength));
-}
-
-std::string rectangle(double x, double y, double width, double height, const std::string& look) {
-  return fmt::format(R"(<rect x="{:.2f}" y="{:.1f}" width="{:.2f}" height="{:.1f}" {})", x, y, width, height,
-                     look);
 }
 
 struct Cell {
@@ -143,32 +117,6 @@ std::string heat_legend(double y) {
 
 }  // namespace
 
-std::string escape(const std::string& text) {
-  std::string safe;
-  for (const char c : text) {
-    switch (c) {
-      case '&':
-        safe += "&amp;";
-        break;
-      case '<':
-        safe += "&lt;";
-        break;
-      case '>':
-        safe += "&gt;";
-        break;
-      case '"':
-        safe += "&quot;";
-        break;
-      case '\'':
-        safe += "&#39;";
-        break;
-      default:
-        safe += (c >= 0 && c < ' ') ? ' ' : c;
-    }
-  }
-  return safe;
-}
-
 std::string phase_bars(const Run& run) {
   const auto ranks = shown(run);
   double longest = 0;
@@ -178,7 +126,7 @@ std::string phase_bars(const Run& run) {
   const double top = 34;
   const double bottom = top + row * static_cast<double>(ranks.size());
   const double scale = kWidth / longest;
-  std::string svg = open_svg(bottom + 42, "Milliseconds per step by phase, for each rank");
+  std::string svg = open_svg(kTotal, bottom + 42, "Milliseconds per step by phase, for each rank");
   svg += legend(16);
   const double distance = mark_distance(longest);
   for (int i = 0; i * distance <= longest * 1.0001; ++i) {
@@ -219,7 +167,7 @@ std::string step_heatmap(const Run& run) {
   const double cell = kWidth / static_cast<double>(columns);
   const double top = 44;
   const double bottom = top + row * static_cast<double>(ranks.size());
-  std::string svg = open_svg(bottom + 42, "Own time of each rank in each of the last steps");
+  std::string svg = open_svg(kTotal, bottom + 42, "Own time of each rank in each of the last steps");
   svg += heat_legend(14);
   for (std::size_t i = 0; i < ranks.size(); ++i) {
     const double y = top + row * static_cast<double>(i);

@@ -23,7 +23,4 @@ std::string phase_bars(const Run& run);
 /// Rank × step: own time in each of the last steps, relative to the median of all ranks in that step.
 std::string step_heatmap(const Run& run);
 
-/// Escapes text for HTML and SVG.
-std::string escape(const std::string& text);
-
 }  // namespace lockstep::report

@@ -11,6 +11,7 @@
 
 #include "common/units.h"
 #include "exporters/report/picture.h"
+#include "exporters/report/svg.h"
 
 namespace lockstep::report {
 namespace {

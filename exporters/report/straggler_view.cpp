@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "exporters/report/picture.h"
+#include "exporters/report/svg.h"
 
 namespace lockstep::report {
 namespace {

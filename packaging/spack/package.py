@@ -18,6 +18,7 @@ class Lockstep(CMakePackage):
     depends_on("cmake@3.22:", type="build")
     depends_on("ninja", type="build")
     depends_on("pkgconfig", type="build")
+    depends_on("python", type="build")
     depends_on("cli11")
     depends_on("fmt")
     depends_on("nlohmann-json")

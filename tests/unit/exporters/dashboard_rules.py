@@ -1,17 +1,22 @@
 #!/usr/bin/env python3
 """The dashboards keep the rules of grafana/dashboard-linter, except those that exporters/dashboards/.lint excludes with
-a reason; and their links lead to dashboards that exist.
+a reason; they have the form of the schema version that they name; and their links lead to dashboards that exist.
 
-  dashboard_rules.py FOLDER
+  dashboard_rules.py exporters/dashboards/dashboards.py
 """
 
+import copy
 import json
 import pathlib
 import re
+import subprocess
 import sys
+import tempfile
+
+import dashboard_schema
 
 # Those that our dashboards use.
-UNITS = {"none", "short", "percentunit", "bytes", "binBps", "s", "suffix:×"}
+UNITS = {"none", "short", "percentunit", "bytes", "binBps", "s", "suffix:×", "watt", "joule", "hertz"}
 WITH_UNITS = {"stat", "table", "timeseries", "gauge", "barchart", "bargauge", "heatmap"}
 DATASOURCE = "${datasource}"
 
@@ -93,10 +98,35 @@ def problems(dashboard, uids):
             yield f"a link to the dashboard {uid}, which does not exist"
 
 
+def undetected(dashboard):
+    """Mistakes that the checker of the schema must find."""
+    panels = {panel["type"]: i for i, panel in enumerate(dashboard["panels"])}
+    graph, table = panels["timeseries"], panels["table"]
+    for name, mistake in {
+        "another schema version": lambda d: d.update(schemaVersion=39),
+        "an unknown kind of panel": lambda d: d["panels"][graph].update(type="graph"),
+        "a field with a wrong name": lambda d: d["panels"][graph].update(discription=""),
+        "a panel without queries": lambda d: d["panels"][graph].pop("targets"),
+        "a unit that is a number": lambda d: d["panels"][graph]["fieldConfig"]["defaults"].update(unit=1),
+        "a custom setting of another panel": lambda d: d["panels"][table]["fieldConfig"]["defaults"].update(custom={"drawStyle": "line"}),
+        "an unknown format": lambda d: d["panels"][table]["targets"][0].update(format="tables"),
+        "a transformation without a field": lambda d: d["panels"][table]["transformations"][0]["options"].pop("byField"),
+        "a refId twice": lambda d: d["panels"][table]["targets"][1].update(refId="A"),
+    }.items():
+        broken = copy.deepcopy(dashboard)
+        mistake(broken)
+        if not list(dashboard_schema.problems(broken)):
+            yield f"the checker of the schema does not find {name}"
+
+
 def main():
-    dashboards = {path.name: json.loads(path.read_text()) for path in sorted(pathlib.Path(sys.argv[1]).glob("*.json"))}
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run([sys.executable, "-B", sys.argv[1], folder], check=True)
+        dashboards = {path.name: json.loads(path.read_text()) for path in sorted(pathlib.Path(folder).glob("*.json"))}
     uids = {dashboard["uid"] for dashboard in dashboards.values()}
-    found = [f"{name}: {problem}" for name, dashboard in dashboards.items() for problem in problems(dashboard, uids)]
+    found = [f"{name}: {problem}" for name, dashboard in dashboards.items()
+             for problem in [*dashboard_schema.problems(dashboard), *problems(dashboard, uids)]]
+    found += undetected(dashboards["lockstep-node.json"])
     print("\n".join(found))
     sys.exit(1 if found or len(uids) < 3 or len(uids) != len(dashboards) else 0)
 

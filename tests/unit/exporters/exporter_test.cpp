@@ -318,6 +318,28 @@ TEST_F(ExporterTest, ServesWhatARanksProcessUses) {
       {"process_reads_total", 5},           {"involuntary_switches_total", 9},
       {"collective_bus_bytes_total", 9000}, {"collective_seconds_total", 0.002}};  // of 4 ranks
   for (const auto& [name, value] : values) EXPECT_DOUBLE_EQ(page.value("lockstep_" + name), value) << name;
+  EXPECT_FALSE(page.has("lockstep_job_gpus_granted")) << "no GPU is granted";
+}
+
+// Files do not count, what the ranks share counts once, and a rank in another cgroup has another limit.
+TEST_F(ExporterTest, TheMemoryOfAJobIsThatOfItsFullestCgroup) {
+  const auto rank = [&](int number, std::uint64_t bytes, std::uint64_t group) {
+    auto writer = rank_of("1000/7.0", number);
+    writer->set_resources({.sampled_ns = 1,
+                           .memory_bytes = bytes,
+                           .memory_file_bytes = 100,
+                           .memory_shared_bytes = 1000,
+                           .memory_limit_bytes = 10'000,
+                           .memory_group = group,
+                           .gpu = {.granted = 3}});
+    return writer;
+  };
+  const auto first = rank(0, 3100, 1);
+  const auto second = rank(1, 4100, 1);
+  const auto third = rank(2, 2100, 2);
+  const auto page = collect();
+  EXPECT_DOUBLE_EQ(page.value("lockstep_job_memory_ratio"), 0.6);  // 2000 + 3000 + 1000 of 10000
+  EXPECT_EQ(page.value("lockstep_job_gpus_granted"), 3);
 }
 
 TEST_F(ExporterTest, ServesTheGpuOfARank) {

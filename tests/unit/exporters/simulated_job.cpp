@@ -1,10 +1,11 @@
 // A job that writes real records without training, for tests and to try the report and the dashboards.
 //
 //   simulated_job FOLDER [--ranks 4] [--steps N] [--step-ms 20] [--slow RANK] [--data-wait SHARE] [--hold]
-//   [--only RANK] [--program NAME]
+//   [--only RANK] [--program NAME] [--resources]
 //
 // Several processes can be the tasks of one job: each then writes only the record of its rank, --only. Steps
-// take real time. With --hold the records stay open, as if the ranks were alive, until standard input ends.
+// take real time. With --resources each rank also uses memory, CPU and a GPU, and one granted GPU is not
+// used. With --hold the records stay open, as if the ranks were alive, until standard input ends.
 
 #include <CLI/CLI.hpp>
 #include <chrono>
@@ -33,6 +34,7 @@ struct Job {
   bool hold = false;
   int only = -1;
   std::string program = "simulated_job";
+  bool resources = false;
 };
 
 std::uint64_t now_ns() {
@@ -41,8 +43,43 @@ std::uint64_t now_ns() {
                                         .count());
 }
 
+// The use of a rank after `step` steps.
+lockstep::record::Resources resources_after(const Job& job, int rank, int step) {
+  const auto number = static_cast<std::uint64_t>(step) + 1;
+  const auto ns = static_cast<std::uint64_t>(job.step_ms * 1e6) * number;
+  constexpr std::uint64_t kGiB = 1ULL << 30U;
+  lockstep::record::Resources used{.sampled_ns = now_ns(),
+                                   .user_ns = ns / 2,
+                                   .system_ns = ns / 20,
+                                   .memory_bytes = 3 * kGiB,
+                                   .memory_peak_bytes = 4 * kGiB,
+                                   .memory_shared_bytes = kGiB,
+                                   .memory_limit_bytes = 16 * kGiB,
+                                   .memory_group = 1,
+                                   .major_faults = number / 10,
+                                   .read_bytes = 8192 * number,
+                                   .read_calls = number,
+                                   .involuntary_switches = number};
+  used.gpu = {.granted = static_cast<std::uint64_t>(job.ranks) + 1,
+              .uuid = {0x1122334455667788, 0x99aabbccddee0000 + static_cast<std::uint64_t>(rank)},
+              .memory_bytes = 30 * kGiB,
+              .memory_total_bytes = 80 * kGiB,
+              .measured_ns = ns,
+              .busy_ns = ns / 10 * 8,
+              .slowed_ns = ns / 50,
+              .capped_ns = ns / 25,
+              .sm_mhz = 1410,
+              .power_mw = 300'000,
+              .energy_mj = ns / 1'000'000 * 300,
+              .ecc_corrected = 1,
+              .xid_errors = rank == job.slow ? 1U : 0U,
+              .allocator_unused_bytes = kGiB};
+  return used;
+}
+
 // All ranks wait for the slowest one, as in training.
-void run_step(const Job& job, const std::vector<std::unique_ptr<Writer>>& ranks, std::mt19937_64& random) {
+void run_step(const Job& job, int step, const std::vector<std::unique_ptr<Writer>>& ranks,
+              std::mt19937_64& random) {
   std::normal_distribution<double> noise(1.0, 0.02);
   std::vector<double> own(ranks.size());
   double slowest = 0;
@@ -68,6 +105,12 @@ void run_step(const Job& job, const std::vector<std::unique_ptr<Writer>>& ranks,
     ranks[rank]->add_comm(waited, static_cast<std::uint64_t>((slowest - own[rank]) * 1e6),
                           rank == last ? -1 : static_cast<int>(last));
     ranks[rank]->add_bytes_read(8192);
+    if (job.resources) {
+      using lockstep::record::Collective;
+      ranks[rank]->add_collective(Collective::all_reduce, 25'000'000, ns(0.1));
+      ranks[rank]->add_loader_work({.build_ns = ns(0.05), .user_ns = ns(0.04), .system_ns = ns(0.005)});
+      ranks[rank]->set_resources(resources_after(job, static_cast<int>(rank), step));
+    }
     ranks[rank]->end_step(ns(1) + waited, end,
                           {.tokens = 4000 + random() % 96, .samples = 11, .padding = 37});
   }
@@ -87,6 +130,7 @@ int main(int argc, char** argv) {
   app.add_option("--only", job.only);
   app.add_option("--program", job.program);
   app.add_flag("--hold", job.hold);
+  app.add_flag("--resources", job.resources);
   CLI11_PARSE(app, argc, argv);
 
   std::filesystem::create_directories(job.folder);
@@ -115,7 +159,7 @@ int main(int argc, char** argv) {
         << R"({"source":"/mnt/shared/manpages","bytes":16000000,"from_source":8000000,"from_peers":8000000,"hit":false,"seconds":0.4},)"
         << R"({"source":"/mnt/shared/tokenizer","bytes":900000,"from_source":0,"from_peers":0,"hit":true,"seconds":0.01}]})";
   std::mt19937_64 random(1);
-  for (int step = 0; step < job.steps; ++step) run_step(job, ranks, random);
+  for (int step = 0; step < job.steps; ++step) run_step(job, step, ranks, random);
   if (job.hold) {
     std::cout << "done" << std::endl;
     std::string line;
