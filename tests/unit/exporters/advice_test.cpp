@@ -348,6 +348,28 @@ TEST_P(Advisor, NamesTheFaultAndNothingElse) {
 
 INSTANTIATE_TEST_SUITE_P(Rules, Advisor, ::testing::ValuesIn(faults()));
 
+// lockstep.py measures less than our runtime: neither the loader's threads, GPUs and limits, nor a profile.
+TEST_P(Advisor, OfAJobInPythonHasNoCode) {
+  const Fault& fault = GetParam();
+  MadeUpRun made_up;
+  if (fault.prepare) fault.prepare(made_up);
+  auto run = made_up.make(fault.change);
+  const std::vector<std::string> not_measured = {"data-cpus", "skipped-steps", "read-twice", "memory-unused",
+                                                 "memory-full"};
+  if (run.profile || run.ranks[0].counters.bytes_read > 0 ||
+      run.ranks[0].resources.value_or(record::Resources{}).gpu.sampled() ||
+      std::find(not_measured.begin(), not_measured.end(), fault.rule) != not_measured.end()) {
+    GTEST_SKIP() << "not measured";
+  }
+  for (record::Snapshot& rank : run.ranks) rank.counters.from_python = 1;
+  for (const std::string& text : advise(run, find_all(run))) {
+    EXPECT_THAT(text, Not(::testing::ContainsRegex("::|plan\\.|LoaderOptions|our loader|world\\.|[{]\\.")));
+  }
+  for (const std::string& line : verdict_lines(run, find_all(run))) {
+    EXPECT_THAT(line, Not(::testing::ContainsRegex("::|plan\\.|LoaderOptions|our loader|world\\.|[{]\\.")));
+  }
+}
+
 TEST(Advice, ACleanRunGetsNone) {
   for (const int ranks : {1, 2, 4}) {
     MadeUpRun made_up{.ranks = ranks};
