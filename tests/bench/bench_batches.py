@@ -3,8 +3,10 @@
 per second beside those of random and of length-sorted padded batches. The three programs differ in their batches only, and work
 in turns.
 
-With --model it trains nothing, and prints what the cost of the batches gives: a step takes as long as the costliest rank, and a row
-padded to L tokens costs 6 * width * L + L * L."""
+The plain programs accumulate batches until their mean step has as many tokens as ours.
+
+With --model it trains nothing, and prints the ratios of the batches' costs: a step takes as long as the costliest rank, and a row
+padded to L tokens costs 6 * width * L + L * L. Without _accumulated each step of the plain program is one batch of each rank."""
 
 import os
 import statistics
@@ -71,15 +73,22 @@ def planned_steps(lengths, chosen, width, ranks):
 
     parts = []
     for rank in range(ranks):
-        sampler = lockstep.BatchSampler(lengths, cap=chosen.cap, cost=(6 * width, 1), padded=True, rank=rank, world_size=ranks,
-                                        step_tokens=int(0.95 * ranks * chosen.cap))
+        sampler = lockstep.BatchSampler(lengths, cap=chosen.cap, cost=(6 * width, 1), padded=True, rank=rank, world_size=ranks)
         parts.append([line["batches"] for line in sampler._lines()])
     return list(zip(*parts))
 
 
-def model(chosen):
+def plain_steps(lengths, chosen, batches, ranks, accumulates):
     import main_job_rank as peer
 
+    options = types.SimpleNamespace(batches=batches, seed=1, cap=chosen.cap, step_tokens=0.95 * ranks * chosen.cap)
+    made = peer.batches_of(lengths, options, 0)
+    if accumulates:
+        return peer.steps_of(made, lengths, options, ranks)
+    return [[[batch] for batch in made[begin : begin + ranks]] for begin in range(0, len(made) - ranks + 1, ranks)]
+
+
+def model(chosen):
     os.environ["PATH"] = f"{os.path.abspath(chosen.programs)}:{os.environ['PATH']}"
     lengths = main_job_data.all_lengths(chosen.cap)
     for ranks in (2, 4, 8):
@@ -87,9 +96,10 @@ def model(chosen):
             ours = mean_cost(planned_steps(lengths, chosen, width, ranks), lengths, width)
             line = {"bench": "batches_model", "ranks": ranks, "width": width, "cap": chosen.cap}
             for batches in ("random", "sorted"):
-                options = types.SimpleNamespace(batches=batches, seed=1, cap=chosen.cap, step_tokens=0.95 * ranks * chosen.cap)
-                steps = peer.steps_of(peer.batches_of(lengths, options, 0), lengths, options, ranks)
-                line[f"lockstep_over_{batches}"] = round(mean_cost(steps, lengths, width) / ours, 2)
+                for accumulates in (False, True):
+                    theirs = mean_cost(plain_steps(lengths, chosen, batches, ranks, accumulates), lengths, width)
+                    key = f"lockstep_over_{batches}" + ("_accumulated" if accumulates else "")
+                    line[key] = round(theirs / ours, 2)
             yield line
 
 

@@ -61,19 +61,18 @@ class Batches(unittest.TestCase):
         alone, (whole,) = self.start(1, steps=20)
         expected = numpy.load(f"{alone}.0.npy")
         self.assertEqual(len(expected), 20)
-        for ranks, workers in ((2, 2), (4, 0)):
-            out, answers = self.start(ranks, steps=20, workers=workers)
-            self.assertEqual(sorted(sum((answer["seen"] for answer in answers), [])), sorted(whole["seen"]))
-            for rank in range(ranks):
-                gradients = numpy.load(f"{out}.{rank}.npy")
-                self.assertLess(numpy.abs(gradients - expected).max() / numpy.abs(expected).max(), 1e-6)
+        out, answers = self.start(2, steps=20, workers=2)
+        self.assertEqual(sorted(answers[0]["seen"] + answers[1]["seen"]), sorted(whole["seen"]))
+        for rank in range(2):
+            gradients = numpy.load(f"{out}.{rank}.npy")
+            self.assertLess(numpy.abs(gradients - expected).max() / numpy.abs(expected).max(), 1e-6)
 
     def test_a_rank_without_samples_takes_part(self):
-        few = {"lengths": [20, 30, 40], "options": {**OPTIONS, "step_tokens": 100}}
+        few = {"lengths": [20, 30], "options": {**OPTIONS, "step_tokens": 100}}
         alone, _ = self.start(1, **few)
-        out, answers = self.start(4, **few)
-        self.assertEqual(sorted(answer["empty"] for answer in answers), [0, 0, 0, 1])
-        numpy.testing.assert_allclose(numpy.load(f"{out}.3.npy"), numpy.load(f"{alone}.0.npy"), rtol=1e-6, atol=1e-12)
+        out, answers = self.start(3, **few)
+        self.assertEqual(sorted(answer["empty"] for answer in answers), [0, 0, 1])
+        numpy.testing.assert_allclose(numpy.load(f"{out}.2.npy"), numpy.load(f"{alone}.0.npy"), rtol=1e-6, atol=1e-12)
 
     def test_every_sample_once_over_three_resumes(self):
         alone, _ = self.start(1)

@@ -199,8 +199,7 @@ def planned_micro_batches(pages, lengths, ddp, chosen):
     import lockstep
 
     counted = [length - 1 for length in lengths]
-    sampler = lockstep.BatchSampler(lengths, cap=chosen.cap, cost=(6 * chosen.width, 1), step_tokens=int(chosen.step_tokens),
-                                    seed=chosen.seed, loss_tokens=counted, padded=True)
+    sampler = lockstep.BatchSampler(lengths, cap=chosen.cap, cost=(6 * chosen.width, 1), seed=chosen.seed, loss_tokens=counted, padded=True)
     loader = DataLoader(pages, batch_sampler=sampler, collate_fn=collate)
     while True:
         for (tokens, targets), micro in sampler.micro_batches(loader):
@@ -268,4 +267,5 @@ def main():
     dist.barrier()
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -167,9 +167,10 @@ class Sampler(unittest.TestCase):
         self.assertEqual(sorted(batches[0][0] for batches in taken), [0, 1, 1, 1, 2], "the shortest")
 
     def test_equal_micro_batches(self):
-        unequal = [[micro.step for micro in run(sampler)] for sampler in samplers(3, accumulate=3, cost=(0, 1))]
+        lengths = [700] * 10 + [20] * 500  # a long one costs as much as many short ones
+        unequal = [[micro.step for micro in run(sampler)] for sampler in samplers(3, lengths=lengths, cost=(0, 1))]
         self.assertNotEqual(unequal[0], unequal[1])
-        equal = [[micro.step for micro in run(sampler)] for sampler in samplers(3, accumulate=3, cost=(0, 1), equal_micro_batches=True)]
+        equal = [[micro.step for micro in run(sampler)] for sampler in samplers(3, lengths=lengths, cost=(0, 1), equal_micro_batches=True)]
         self.assertEqual(equal[0], equal[1])
         self.assertEqual(equal[0], equal[2])
 
