@@ -42,11 +42,9 @@ __all__ = ["PHASES", "batches", "begin_step", "end_step", "phase"]
 
 
 def __getattr__(name):
-    # Imported when they are used: recording needs no numpy.
-    module = {"BatchSampler": "lockstep_batches", "Error": "lockstep_pack", "Pack": "lockstep_pack"}.get(name)
-    if not module:
-        raise AttributeError(f"module 'lockstep' has no attribute '{name}'")
-    return getattr(importlib.import_module(module), name)
+    if name in ("BatchSampler", "Error", "Pack"):  # imported when they are used: recording needs no numpy
+        return getattr(importlib.import_module("lockstep_batches" if name == "BatchSampler" else "lockstep_pack"), name)
+    raise AttributeError(f"module 'lockstep' has no attribute '{name}'")
 
 
 PHASES = ("data_wait", "host_to_device", "forward", "backward", "comm_exposed", "optimizer", "checkpoint", "other")

@@ -41,7 +41,7 @@ constexpr std::array<Remedy, 16> kRemedies = {{
     {"long-steps",
      "If these are evaluations, keep them out of the steps: lockstep.begin_step() after each; if their samples are long, set stretch=1 in lockstep.BatchSampler."},
     {"no-phase",
-     "Let lockstep.batches(loader) give the batches, and put forward, backward and optimizer in blocks: with lockstep.phase(\"optimizer\"):."},
+     "Loop over lockstep.batches(loader), and put forward, backward and optimizer into blocks (with lockstep.phase(\"optimizer\"): …)."},
     {"no-tokens", "Say how many there are: lockstep.end_step(tokens=batch.numel())."},
 }};
 

@@ -289,7 +289,7 @@ class PythonRecord(unittest.TestCase):
         self.run_job("import lockstep\nnow = [10**9]\nlockstep.time.monotonic_ns = lambda: now[0]\nlockstep.begin_step()\n"
                      "for _ in range(8):\n    now[0] += 100 * 10**6\n    lockstep.end_step(tokens=5)\n")
         remedies = {rule["rule"]: rule["remedy"] for rule in self.report()["rules"]}
-        self.assertIn('with lockstep.phase("optimizer")', remedies["no-phase"])
+        self.assertIn('(with lockstep.phase("optimizer")', remedies["no-phase"])
 
     def test_the_version_is_that_of_the_tools(self):
         version = subprocess.run([BIN / "lockstep-report", "--version"], check=True, stdout=subprocess.PIPE, text=True).stdout
