@@ -11,8 +11,7 @@
                 optimizer.step()
                 optimizer.zero_grad()
 
-It runs lockstep-plan, which plans in a process of its own and sends this rank's part through a pipe, a few steps ahead.
-Needs numpy. Threads: one, the one that trains. Workers of a DataLoader do not use it.
+It runs lockstep-plan, which sends this rank's part through a pipe. Needs numpy. Threads: the one that trains.
 """
 
 import collections
@@ -30,6 +29,7 @@ import lockstep
 from lockstep_pack import Error
 
 _STATE_VERSION = 1
+_FILE_OPTIONS = {"lengths": "--lengths-u32", "loss_tokens": "--loss-tokens"}
 
 
 class MicroBatch:
@@ -67,17 +67,15 @@ class BatchSampler:
     forward. too_long="skip" leaves out samples over the cap, which are an error otherwise. rank, world_size: default: those of
     torch.distributed, else of torchrun, mpirun or srun.
 
-    Where torch.distributed is initialised, the ranks compare their arguments here, and states in load_state_dict(): then all
-    ranks must call both.
+    Where torch.distributed is initialised, all ranks must construct it and load states together: they compare both.
     """
 
     def __init__(self, lengths, *, cap, cost=(1, 0), step_tokens=None, accumulate=1, stretch=None, seed=0, rank=None,
                  world_size=None, loss_tokens=None, padded=False, equal_micro_batches=False, too_long="refuse"):
         self.rank, self.world_size, self._distributed = _ranks(rank, world_size)
         self.epoch, self.equal_micro_batches = 0, equal_micro_batches
-        self._numbers = {"lengths": _as_u32(getattr(lengths, "lengths", lengths), "lengths")}
-        if loss_tokens is not None:
-            self._numbers["loss_tokens"] = _as_u32(loss_tokens, "loss_tokens")
+        given = {"lengths": getattr(lengths, "lengths", lengths), "loss_tokens": loss_tokens}
+        self._numbers = {name: _as_u32(values, name) for name, values in given.items() if values is not None}
         self._options = {"cap": cap, "cost": ",".join(map(str, cost)), "accumulate": accumulate, "seed": seed, "too-long": too_long}
         self._flags = [flag for flag, on in (("--padded", padded), ("--equal-micro-batches", equal_micro_batches)) if on]
         self._size = {"step-tokens": step_tokens, "stretch": stretch}  # given here or by a state
@@ -149,8 +147,7 @@ class BatchSampler:
         command = [_find_tool(), "make", *self._flags, *(f"--{key}={value}" for key, value in options.items() if value is not None)]
         files = {_memory_file(numbers): name for name, numbers in self._numbers.items()}
         try:
-            names = {"lengths": "--lengths-u32", "loss_tokens": "--loss-tokens"}
-            command += [f"{names[name]}=/proc/self/fd/{fd}" for fd, name in files.items()]
+            command += [f"{_FILE_OPTIONS[name]}=/proc/self/fd/{fd}" for fd, name in files.items()]
             tool = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, pass_fds=files)
             header = tool.stdout.readline()  # it has read the files
         finally:
@@ -220,7 +217,7 @@ def _ranks(rank, world_size):
 def _as_u32(values, name):
     array = numpy.asarray(values)
     if array.ndim != 1 or array.dtype.kind not in "iu" or array.min(initial=0) < 0 or array.max(initial=0) >= 2**32:
-        raise Error(f"{name} must be a list of whole numbers in 0..2^32-1, one for each sample")
+        raise Error(f"BatchSampler's {name} must be a list of whole numbers in 0..2^32-1, one for each sample")
     return numpy.ascontiguousarray(array, dtype="<u4")
 
 
@@ -233,7 +230,6 @@ def _memory_file(numbers):
 
 def _find_tool():
     installed = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../../bin/lockstep-plan")
-    found = shutil.which("lockstep-plan") or shutil.which(installed)
-    if not found:
-        raise Error("lockstep-plan was not found: add the folder of Lockstep's programs to PATH")
-    return found
+    if found := shutil.which("lockstep-plan") or shutil.which(installed):
+        return found
+    raise Error("lockstep-plan was not found: add the folder of Lockstep's programs to PATH")

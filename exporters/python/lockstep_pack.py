@@ -4,9 +4,8 @@
     pack[7]          # the tokens of sample 7 as 64-bit integers; of other data its files: {"jpg": b"…", "cls": b"…"}
     pack.lengths     # of all samples, in tokens
 
-It maps the files, so opening reads the index only, and the workers of a DataLoader share the memory. It checks the index's tables
-and the sizes of the files, and not their content: `lockstep-pack verify` does. If a file is truncated later, reading it ends
-the process (SIGBUS). Needs numpy. Threads: any.
+It maps the files, so a DataLoader's workers share the memory. It checks tables and sizes; `lockstep-pack verify` checks the content.
+If a file is truncated later, reading it ends the process (SIGBUS). Needs numpy. Threads: any.
 """
 
 import os
@@ -67,11 +66,13 @@ class Pack:
 class _Tables:
     """Takes tables from a mapped file, one after the other."""
 
-    def __init__(self, path, header):
+    def __init__(self, path, header, magic):
         self.path, self.content, self.at = path, _map(path), header.size
         if len(self.content) < header.size:
             self.damaged()
-        self.header = header.unpack(self.content[: header.size].tobytes())
+        found, version, *self.header = header.unpack(self.content[: header.size].tobytes())
+        if found != magic or version != 1:
+            self.damaged()
 
     def take(self, dtype, count):
         begin, self.at = self.at, self.at + count * numpy.dtype(dtype).itemsize
@@ -85,10 +86,8 @@ class _Tables:
 
 class _TarPack:
     def __init__(self, folder):
-        tables = _Tables(f"{folder}/index.lockstep", _HEADER)
-        magic, version, _, self.token_bytes, kinds, shards, self.samples, parts, strings, size = tables.header
-        if magic != b"LOCKPACK" or version != 1:
-            tables.damaged()
+        tables = _Tables(f"{folder}/index.lockstep", _HEADER, b"LOCKPACK")
+        _, self.token_bytes, kinds, shards, self.samples, parts, strings, size = tables.header
         self.folder, self.maps = folder, {}
         self.shards = tables.take(_SHARD, shards)
         self.first_part = tables.take("<u8", self.samples + 1)
@@ -103,9 +102,7 @@ class _TarPack:
 
     def _consistent(self):
         parts, begins = self.parts, self.first_part
-        if begins[0] != 0 or begins[-1] != len(parts) or (begins[1:] <= begins[:-1]).any():
-            return False
-        if (parts["shard"] >= len(self.shards)).any():
+        if begins[0] != 0 or begins[-1] != len(parts) or (begins[1:] <= begins[:-1]).any() or (parts["shard"] >= len(self.shards)).any():
             return False
         sizes = self.shards["size"][parts["shard"]]
         return ((parts["size"] <= sizes) & (parts["offset"] <= sizes - parts["size"])).all()
@@ -139,10 +136,8 @@ class _TarPack:
 
 class _Megatron:
     def __init__(self, prefix):
-        tables = _Tables(f"{prefix}.idx", _MEGATRON)
-        magic, version, code, self.samples, documents = tables.header
-        if magic != b"MMIDIDX\0\0" or version != 1:
-            tables.damaged()
+        tables = _Tables(f"{prefix}.idx", _MEGATRON, b"MMIDIDX\0\0")
+        code, self.samples, documents = tables.header
         if code not in _MEGATRON_TYPES:
             raise Error(f"{prefix}.idx: its tokens must be integers, but have the type {code}")
         self.type = numpy.dtype(_MEGATRON_TYPES[code])
@@ -158,9 +153,8 @@ class _Megatron:
         return str(number)
 
     def read(self, number):
-        begin = int(self.offsets[number])
-        end = begin + int(self.lengths[number]) * self.type.itemsize
-        return self.tokens[begin:end].view(self.type).astype(numpy.int64)
+        begin, length = int(self.offsets[number]), int(self.lengths[number])
+        return self.tokens[begin : begin + length * self.type.itemsize].view(self.type).astype(numpy.int64)
 
 
 def _map(path):
