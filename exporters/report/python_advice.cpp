@@ -13,7 +13,7 @@ struct Remedy {
 };
 
 // Only rules that can fire on what lockstep.py measures.
-constexpr std::array<Remedy, 16> kRemedies = {{
+constexpr std::array<Remedy, 16> kPythonTexts = {{
     {"data-workers",
      "Give DataLoader more workers (num_workers=4, persistent_workers=True), on CPUs of their own (#SBATCH --pin=auto,workers=4)."},
     {"small-reads",
@@ -54,9 +54,9 @@ bool from_python(const Run& run) {
 
 void use_python_remedies(std::vector<Advice>& advice) {
   for (Advice& one : advice) {
-    const auto found = std::find_if(kRemedies.begin(), kRemedies.end(),
+    const auto found = std::find_if(kPythonTexts.begin(), kPythonTexts.end(),
                                     [&](const Remedy& remedy) { return remedy.rule == one.rule; });
-    if (found != kRemedies.end()) one.remedy = found->text;
+    if (found != kPythonTexts.end()) one.remedy = found->text;
   }
 }
 
