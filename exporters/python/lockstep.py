@@ -18,12 +18,15 @@ the job: they print one line. The file is that of exporters/record/layout.h, ver
 The rank comes from the environment of torchrun (RANK, WORLD_SIZE, LOCAL_RANK), else of mpirun, else of srun. Needs Python
 3.9 on Linux and no packages. Threads: call it from one thread, the one that trains. Processes that this one forks, such
 as the workers of a DataLoader, record nothing.
+
+lockstep.BatchSampler and lockstep.Pack are in lockstep_batches.py and lockstep_pack.py beside this file; they need numpy.
 """
 
 import array
 import atexit
 import bisect
 import fcntl
+import importlib
 import mmap
 import os
 import resource
@@ -34,7 +37,15 @@ import threading
 import time
 import zlib
 
+__version__ = "0.1.0"
 __all__ = ["PHASES", "batches", "begin_step", "end_step", "phase"]
+
+
+def __getattr__(name):
+    if name in ("BatchSampler", "Error", "Pack"):  # imported when they are used: recording needs no numpy
+        return getattr(importlib.import_module("lockstep_batches" if name == "BatchSampler" else "lockstep_pack"), name)
+    raise AttributeError(f"module 'lockstep' has no attribute '{name}'")
+
 
 PHASES = ("data_wait", "host_to_device", "forward", "backward", "comm_exposed", "optimizer", "checkpoint", "other")
 
@@ -51,7 +62,7 @@ _SAMPLE_NS = 10**9
 _COUNTERS, _RING, _RING_STEPS, _STEP_WORDS = 512, 1536, 512, 16
 _FILE_WORDS = _RING + _RING_STEPS * _STEP_WORDS
 # In Counters.
-_STEPS, _STEP_NS, _PHASE_NS, _TOKENS, _SAMPLES, _PADDING, _LAST_END, _STEP_HISTOGRAM = 0, 1, 2, 12, 13, 14, 19, 20
+_STEPS, _STEP_NS, _PHASE_NS, _TOKENS, _SAMPLES, _PADDING, _FROM_PYTHON, _LAST_END, _STEP_HISTOGRAM = 0, 1, 2, 12, 13, 14, 17, 19, 20
 _PHASE_HISTOGRAM = _STEP_HISTOGRAM + _BUCKETS
 _COUNTERS_WORDS = _PHASE_HISTOGRAM + len(PHASES) * _BUCKETS
 _NO_RANK = 2**64 - 1
@@ -167,6 +178,7 @@ class _Record:
         self.memory = self._make_file() if folder else self._fill(None)
         self.words = memoryview(self.memory).cast("Q")
         self.totals = array.array("Q", bytes(_COUNTERS_WORDS * 8))
+        self.totals[_FROM_PYTHON] = 1
         self.sampled_ns = 0
         self.fence_lock = threading.Lock()
         self.fence_lock.acquire()
@@ -284,6 +296,15 @@ def _print(line):
         print(f"lockstep: {line}", file=sys.stderr, flush=True)
     except OSError:  # a closed or full standard error
         pass
+
+
+_printed = set()
+
+
+def _print_once(line):
+    if line not in _printed and len(_printed) < 8:  # values in it may be different in each step
+        _printed.add(line)
+        _print(line)
 
 
 def _check_report_folder(identity):
@@ -417,24 +438,37 @@ _SCOPES = {name: _Scope(number) for number, name in enumerate(PHASES)}
 def phase(name):
     """A context manager: the time inside, except that of inner phases, belongs to this phase of the step.
 
-    Raises ValueError if name is not one of PHASES. On a GPU an operation only starts there: without
-    torch.cuda.synchronize() its time appears in the phase that waits for it.
+    If name is not one of PHASES, it prints a line, and the time belongs to `other`. On a GPU an operation only starts there:
+    without torch.cuda.synchronize() its time appears in the phase that waits for it.
     """
     if name not in _SCOPES:
-        raise ValueError(f"lockstep.phase: '{name}' is not a phase: use one of {', '.join(PHASES)}")
+        _print_once(f"phase('{name}') counts as 'other': use one of {', '.join(PHASES)}")
+        return _SCOPES["other"]
     return _SCOPES[name]
 
 
+class _Batches:
+    def __init__(self, loader):
+        self.loader = loader
+
+    def __len__(self):
+        return len(self.loader)
+
+    def __iter__(self):
+        with phase("data_wait"):  # starts the workers of a DataLoader
+            iterator = iter(self.loader)
+        while True:
+            with phase("data_wait"):
+                try:
+                    batch = next(iterator)
+                except StopIteration:
+                    return
+            yield batch
+
+
 def batches(loader):
-    """Yields what the loader yields. The time until each batch arrives is the phase data_wait."""
-    iterator = iter(loader)
-    while True:
-        with phase("data_wait"):
-            try:
-                batch = next(iterator)
-            except StopIteration:
-                return
-        yield batch
+    """Yields what the loader yields, and has its len(). The time until each batch arrives is the phase data_wait."""
+    return _Batches(loader)
 
 
 def begin_step():
@@ -449,10 +483,17 @@ def end_step(tokens=0, samples=0, padding=0):
     when the work before it began.
 
     The arguments are this rank's amounts of work in the step: integers, or anything that int() takes; padding tokens do
-    not count as tokens. Raises ValueError if one is negative.
+    not count as tokens. For one that is not a number from 0 on it prints a line, and counts 0.
     """
-    counts = [int(tokens), int(samples), int(padding)]
-    for name, value in zip(("tokens", "samples", "padding"), counts):
-        if not 0 <= value < 2**63:
-            raise ValueError(f"lockstep.end_step: {name} must not be negative or above 2**63, got {value}")
-    _this_timer().end_step(*counts)
+    _this_timer().end_step(_count("tokens", tokens), _count("samples", samples), _count("padding", padding))
+
+
+def _count(name, value):
+    try:
+        count = int(value)
+        if 0 <= count < 2**63:
+            return count
+    except (TypeError, ValueError, OverflowError):
+        pass
+    _print_once(f"end_step({name}={value!r}) counts as 0: {name} must be a whole number from 0 on")
+    return 0

@@ -203,10 +203,10 @@ struct Counters {
   std::uint64_t comm_wait_ns = 0;                 ///< part of it: waiting for a rank that came later
   std::uint64_t tokens = 0;
   std::uint64_t samples = 0;
-  std::uint64_t padding = 0;        ///< padding tokens, not in `tokens`
-  std::uint64_t skipped_steps = 0;  ///< by the loss scaler, for infinite gradients
-  std::uint64_t bytes_read = 0;     ///< by the loader, from packed files
-  std::uint64_t unused = 0;
+  std::uint64_t padding = 0;           ///< padding tokens, not in `tokens`
+  std::uint64_t skipped_steps = 0;     ///< by the loss scaler, for infinite gradients
+  std::uint64_t bytes_read = 0;        ///< by the loader, from packed files
+  std::uint64_t from_python = 0;       ///< 1: lockstep.py wrote the record
   double loss_scale = 0;               ///< 0: no loss scaler
   std::uint64_t last_step_end_ns = 0;  ///< CLOCK_MONOTONIC
   Histogram step_histogram{};

@@ -11,6 +11,7 @@
 #include "exporters/report/gpu_advice.h"
 #include "exporters/report/input_advice.h"
 #include "exporters/report/profile_advice.h"
+#include "exporters/report/python_advice.h"
 #include "exporters/report/resource_advice.h"
 #include "exporters/report/straggler_advice.h"
 
@@ -238,8 +239,10 @@ void add(const Advised& advised, std::vector<Advice>& advice) {
 
 Findings find_all(const Run& run) {
   const std::vector<StepRow> rows = common_steps(run);
-  Findings found{
-      .late = find_stragglers(run, rows), .memory = memory_use(run), .verdict = find_verdict(run, rows)};
+  Findings found{.late = find_stragglers(run, rows),
+                 .memory = memory_use(run),
+                 .verdict = find_verdict(run, rows),
+                 .python = from_python(run)};
   std::vector<Advice>& advice = found.advice;
   const Stragglers& late = found.late;
   const Facts facts{.run = run, .late = late};
@@ -274,6 +277,7 @@ Findings find_all(const Run& run) {
   add_resource_advice(run, found);
   add_profile_advice(run, advice);
   add(no_tokens(facts), advice);
+  if (found.python) use_python_remedies(advice);
   return found;
 }
 

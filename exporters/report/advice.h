@@ -28,6 +28,7 @@ struct Findings {
   std::vector<MemoryUse> memory{};
   std::optional<Verdict> verdict{};  ///< none if no step has ended on all ranks
   std::vector<Advice> advice{};      ///< empty if nothing stands out
+  bool python = false;               ///< the job is in Python, so remedies are too
 };
 
 /// One pass over the steps of all ranks.

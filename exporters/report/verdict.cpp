@@ -137,12 +137,20 @@ constexpr std::array<const char*, kBounds> kRemedies = {
     "Give the ranks equal cost with our loader (plan.cost = {6 * width, 1}).",
 };
 
-std::string remedy(const Verdict& verdict, Bound part, const std::vector<Advice>& advice) {
+constexpr std::array<const char*, kBounds> kPythonRemedies = {
+    "bfloat16 (torch.autocast) where the processor has it, more ranks, or faster processors.",
+    "Give DataLoader more workers (num_workers=4), on CPUs of their own (#SBATCH --pin=auto,workers=4).",
+    "Give each step more work: accumulate=4, or a larger cap, in lockstep.BatchSampler.",
+    "Give each step more work (a larger cap in lockstep.BatchSampler), so that launching it counts less.",
+    "Give the ranks equal cost: lockstep.BatchSampler(lengths, cap=…, cost=(6 * width, 1)).",
+};
+
+std::string remedy(const Verdict& verdict, Bound part, const Findings& found) {
   const auto& rules = kRules.at(static_cast<std::size_t>(part));
-  for (const Advice& one : advice) {
+  for (const Advice& one : found.advice) {
     if (std::find(rules.begin(), rules.end(), one.rule) != rules.end()) return one.remedy;
   }
-  const std::string text = kRemedies.at(static_cast<std::size_t>(part));
+  const std::string text = (found.python ? kPythonRemedies : kRemedies).at(static_cast<std::size_t>(part));
   if (part != Bound::compute) return text;
   return (verdict.beside.empty() ? "Nothing holds up the computing: " : "To compute faster: ") + text;
 }
@@ -219,12 +227,11 @@ std::vector<std::string> verdict_lines(const Run& run, const Findings& found) {
   }
   const std::optional<Verdict>& verdict = found.verdict;
   if (!verdict) return lines;
-  std::string bound = bound_of(*verdict) + ". " + remedy(*verdict, verdict->bound, found.advice);
+  std::string bound = bound_of(*verdict) + ". " + remedy(*verdict, verdict->bound, found);
   for (const Bound part : verdict->beside) {
-    bound += fmt::format(" Another {:.0f} % is {} ({} ms). {}", 100 * verdict->share(part),
-                         name_of(*verdict, part),
-                         milliseconds(verdict->parts_ms.at(static_cast<std::size_t>(part))),
-                         remedy(*verdict, part, found.advice));
+    bound += fmt::format(
+        " Another {:.0f} % is {} ({} ms). {}", 100 * verdict->share(part), name_of(*verdict, part),
+        milliseconds(verdict->parts_ms.at(static_cast<std::size_t>(part))), remedy(*verdict, part, found));
   }
   lines.push_back(bound);
   std::string possible = "a step would take at least";

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cstring>
 #include <functional>
 #include <limits>
 #include <memory>
@@ -207,6 +208,22 @@ Lengths lengths_from_csv(const std::filesystem::path& file, const std::string& c
   for_each_row(file, {column}, [&](std::size_t line, std::span<const std::int64_t> values) {
     lengths.tokens.push_back(checked_length(file, line, values[0]));
   });
+  lengths.fingerprint = fingerprint_of(lengths.tokens);
+  return lengths;
+}
+
+std::vector<std::uint32_t> numbers_from_u32(const std::filesystem::path& file) {
+  const std::string content = read_text_file(file);
+  if (content.size() % sizeof(std::uint32_t) != 0) {
+    fail("{} has {} bytes, which are not 32-bit numbers", file.string(), content.size());
+  }
+  std::vector<std::uint32_t> numbers(content.size() / sizeof(std::uint32_t));
+  std::memcpy(numbers.data(), content.data(), content.size());
+  return numbers;
+}
+
+Lengths lengths_from_u32(const std::filesystem::path& file) {
+  Lengths lengths{.tokens = numbers_from_u32(file), .fingerprint = {}};
   lengths.fingerprint = fingerprint_of(lengths.tokens);
   return lengths;
 }

@@ -10,13 +10,17 @@ LENGTHS = starting.ROOT / "tests/data/lengths.tar.xz"
 HELDOUT = 4
 
 
-def lengths(count, longest):
-    """Of so many requests of the list, drawn without replacement; a longer one is cut."""
+def all_lengths(longest):
+    """Of all requests of the list; a longer one is cut."""
     with tarfile.open(LENGTHS) as lists:
         lines = lists.extractfile("lengths/azure_llm_conv_2023.txt").read().decode().splitlines()
     words = [word for line in lines if not line.startswith("#") for word in line.split()]
-    found = [min(int(word), longest) for word in words]
-    return random.Random(1).sample(found, count)
+    return [min(int(word), longest) for word in words]
+
+
+def lengths(count, longest):
+    """Of so many of them, drawn without replacement."""
+    return random.Random(1).sample(all_lengths(longest), count)
 
 
 def text(words, vocabulary):

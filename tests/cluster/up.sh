@@ -11,7 +11,7 @@ if ! log=$(cmake --install "$build" --prefix "$prefix" --component tools 2>&1); 
   mkdir -p "$prefix/bin" "$prefix/lib/lockstep"
   find "$build/bin" -maxdepth 1 -name 'lockstep-*' -exec cp -f -t "$prefix/bin" {} +
   mkdir -p "$prefix/share/lockstep/python"
-  cp -f "$source_root/exporters/python/lockstep.py" "$prefix/share/lockstep/python"
+  cp -f "$source_root"/exporters/python/lockstep*.py "$prefix/share/lockstep/python"
   cp -f "$source_root/exporters/rules/lockstep.rules.yml" "$prefix/share/lockstep"
   find "$build/lib" -maxdepth 1 -name lockstep.so -exec cp -f -t "$prefix/lib/lockstep" {} +
 fi

@@ -3,7 +3,8 @@
 padded batches of at most `cap` tokens, padding included. It takes turns as bench_main_job_rank.cpp does.
 
 Batches are random (neighbours in the shuffled order) or sorted, as in fairseq: neighbours in length, and then the
-batches are shuffled. Several are accumulated under no_sync where a batch of each rank has too few tokens for a step."""
+batches are shuffled. Several are accumulated under no_sync where a batch of each rank has too few tokens for a step. Or they are
+lockstep.BatchSampler's, and nothing else differs."""
 
 import argparse
 import contextlib
@@ -175,12 +176,9 @@ def learning_rate(chosen, trained):
     return chosen.lr * (0.1 + 0.9 * (1 + math.cos(math.pi * done)) / 2)
 
 
-def train(model, pages, chosen, turns):
+def plain_micro_batches(pages, lengths, ddp, chosen):
+    """Of each the tensors, its context, the factor for the sum of its losses, and the step's tokens if it is the last one."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    lengths = [len(page) for page in pages.pages]
-    ddp = DistributedDataParallel(model, gradient_as_bucket_view=True, broadcast_buffers=False)
-    optimizer = make_optimizer(model, chosen)
-    blocks = Blocks(chosen, turns)
     epoch = 0
     while True:
         steps = steps_of(batches_of(lengths, chosen, epoch), lengths, chosen, ranks)
@@ -189,28 +187,52 @@ def train(model, pages, chosen, turns):
         for step in steps:
             # Every rank knows the whole step, so the mean over its tokens needs no further communication.
             step_tokens = sum(lengths[page] - 1 for batches in step for batch in batches for page in batch)
-            for group in optimizer.param_groups:
-                group["lr"] = learning_rate(chosen, blocks.trained)
             for number in range(len(step[rank])):
-                tokens, targets = next(loader)
                 last = number + 1 == len(step[rank])
-                with contextlib.nullcontext() if last else ddp.no_sync():
-                    # DistributedDataParallel averages over the ranks.
-                    (loss_sum(ddp, tokens, targets) * (ranks / step_tokens)).backward()
-                blocks.add(tokens, targets)
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-            optimizer.zero_grad()
-            blocks.end_step(step_tokens)
-            if blocks.over():
-                return
+                # DistributedDataParallel averages over the ranks.
+                yield *next(loader), contextlib.nullcontext() if last else ddp.no_sync(), ranks / step_tokens, last and step_tokens
         epoch += 1
+
+
+def planned_micro_batches(pages, lengths, ddp, chosen):
+    """The same from lockstep.BatchSampler."""
+    import lockstep
+
+    counted = [length - 1 for length in lengths]
+    sampler = lockstep.BatchSampler(lengths, cap=chosen.cap, cost=(6 * chosen.width, 1), seed=chosen.seed, loss_tokens=counted, padded=True)
+    loader = DataLoader(pages, batch_sampler=sampler, collate_fn=collate)
+    while True:
+        for (tokens, targets), micro in sampler.micro_batches(loader):
+            yield tokens, targets, micro.no_sync_unless_last(ddp), micro.scale, micro.last_of_step and micro.tokens
+        sampler.set_epoch(sampler.epoch + 1)
+
+
+def train(model, pages, chosen, turns):
+    lengths = [len(page) for page in pages.pages]
+    ddp = DistributedDataParallel(model, gradient_as_bucket_view=True, broadcast_buffers=False)
+    optimizer = make_optimizer(model, chosen)
+    blocks = Blocks(chosen, turns)
+    micro_batches = planned_micro_batches if chosen.batches == "lockstep" else plain_micro_batches
+    for tokens, targets, context, scale, step_tokens in micro_batches(pages, lengths, ddp, chosen):
+        with context:
+            (loss_sum(ddp, tokens, targets) * scale).backward()
+        blocks.add(tokens, targets)
+        if not step_tokens:
+            continue
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(chosen, blocks.trained)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        blocks.end_step(step_tokens)
+        if blocks.over():
+            return
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--store", required=True)
-    parser.add_argument("--batches", required=True, choices=["random", "sorted"])
+    parser.add_argument("--batches", required=True, choices=["random", "sorted", "lockstep"])
     parser.add_argument("--attention", required=True, choices=["explicit", "fused"])
     for name in ("data", "heldout", "turn-file"):
         parser.add_argument(f"--{name}", type=pathlib.Path, required=True)
@@ -245,4 +267,5 @@ def main():
     dist.barrier()
 
 
-main()
+if __name__ == "__main__":
+    main()

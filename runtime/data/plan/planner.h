@@ -56,6 +56,12 @@ struct Lengths {
 /// UsageError with the columns' names if no column has that name.
 Lengths lengths_from_csv(const std::filesystem::path& file, const std::string& column);
 
+/// 32-bit little-endian numbers. Throws Error if the file's size is not a multiple of 4.
+std::vector<std::uint32_t> numbers_from_u32(const std::filesystem::path& file);
+
+/// The same as lengths, one per sample.
+Lengths lengths_from_u32(const std::filesystem::path& file);
+
 /// Makes `samples` lengths whose distribution follows the columns "length" and "count" as closely as whole
 /// samples allow, in a fixed random order. The same file and number give the same list. Throws as
 /// lengths_from_csv does.

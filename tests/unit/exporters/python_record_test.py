@@ -265,12 +265,35 @@ class PythonRecord(unittest.TestCase):
         self.assertRegex(line, r"^lockstep: rank 3 on .* No space left on device: check .*\n$")
         self.assertEqual(glob.glob(str(full / ".*")), [])
 
-    def test_wrong_calls_are_refused(self):
-        self.run_job("import lockstep\n"
-                     "for call in (lambda: lockstep.phase('foward'), lambda: lockstep.end_step(tokens=-1)):\n"
-                     "    try: call()\n"
-                     "    except ValueError as error: assert 'foward' in str(error) or 'tokens' in str(error)\n"
-                     "    else: raise SystemExit('accepted')\n")
+    def test_wrong_calls_print_a_line_and_do_not_end_the_job(self):
+        lines = self.run_job("import lockstep\nlockstep.begin_step()\nfor _ in range(3):\n    with lockstep.phase('foward'): pass\n"
+                             "    lockstep.end_step(tokens=-1, samples='many')\n").splitlines()
+        self.assertEqual(len(lines), 3, lines)
+        self.assertRegex(lines[0], r"^lockstep: phase\('foward'\) counts as 'other': use one of data_wait, ")
+        self.assertRegex(lines[1], r"^lockstep: end_step\(tokens=-1\) counts as 0")
+        rank = self.report()["ranks"][0]
+        self.assertEqual((rank["steps"], rank["tokens"]), (3, 0))
+        many = self.run_job("import lockstep\nfor i in range(50): lockstep.phase(f'phase{i}')\n")
+        self.assertEqual(len(many.splitlines()), 8)
+
+    def test_the_start_of_a_loaders_workers_is_data_wait(self):
+        self.run_job("import lockstep\nnow = [10**9]\nlockstep.time.monotonic_ns = lambda: now[0]\n"
+                     "class Loader:\n    def __len__(self): return 2\n"
+                     "    def __iter__(self):\n        now[0] += 70 * 10**6\n        return iter([1, 2])\n"
+                     "batches = lockstep.batches(Loader())\nassert len(batches) == 2\n"
+                     "for batch in batches:\n    now[0] += 10 * 10**6\n    lockstep.end_step(tokens=1)\n")
+        rank = self.report()["ranks"][0]
+        self.assertEqual((rank["steps"], rank["phases_ms"]["data_wait"], rank["phases_ms"]["other"]), (2, 35, 10))
+
+    def test_the_advice_is_for_python(self):
+        self.run_job("import lockstep\nnow = [10**9]\nlockstep.time.monotonic_ns = lambda: now[0]\nlockstep.begin_step()\n"
+                     "for _ in range(8):\n    now[0] += 100 * 10**6\n    lockstep.end_step(tokens=5)\n")
+        remedies = {rule["rule"]: rule["remedy"] for rule in self.report()["rules"]}
+        self.assertIn('(with lockstep.phase("optimizer")', remedies["no-phase"])
+
+    def test_the_version_is_that_of_the_tools(self):
+        version = subprocess.run([BIN / "lockstep-report", "--version"], check=True, stdout=subprocess.PIPE, text=True).stdout
+        self.run_job(f"import lockstep\nassert lockstep.__version__ in {version!r}.split(), lockstep.__version__\n")
 
 
 if __name__ == "__main__":

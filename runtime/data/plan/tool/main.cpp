@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstdio>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,6 +20,7 @@
 #include "runtime/data/plan/suggest.h"
 #include "runtime/data/plan/tool/plan_file.h"
 #include "runtime/data/plan/tool/plan_stats.h"
+#include "runtime/data/plan/tool/rank_part.h"
 
 namespace lockstep::data {
 namespace {
@@ -25,6 +28,7 @@ namespace {
 // The options that say where the lengths come from; all verbs have them.
 struct LengthOptions {
   std::string csv;
+  std::string numbers;
   std::string column = "length";
   std::string histogram;
   std::size_t samples = 0;
@@ -33,6 +37,8 @@ struct LengthOptions {
 
   void add_to(CLI::App& verb) {
     verb.add_option("--lengths", csv, "CSV file with one row per sample")->type_name("FILE.csv");
+    verb.add_option("--lengths-u32", numbers, "File of 32-bit little-endian lengths, one per sample")
+        ->type_name("FILE");
     verb.add_option("--column", column, "Column that holds the length in tokens")->capture_default_str();
     verb.add_option("--histogram", histogram, "CSV file with the columns length and count")
         ->type_name("FILE.csv");
@@ -46,6 +52,7 @@ struct LengthOptions {
   // For messages about a sample.
   std::string name() const {
     if (!csv.empty()) return csv;
+    if (!numbers.empty()) return numbers;
     if (!histogram.empty()) return histogram;
     if (!mixture.empty()) return mixture;
     return packs.size() == 1 ? packs.front().string() : fmt::format("{} packs", packs.size());
@@ -53,14 +60,15 @@ struct LengthOptions {
 
   // Without --mixture the mixture has no parts.
   MixtureData read() const {
-    const int sources =
-        int{!csv.empty()} + int{!histogram.empty()} + int{!packs.empty()} + int{!mixture.empty()};
+    const int sources = int{!csv.empty()} + int{!numbers.empty()} + int{!histogram.empty()} +
+                        int{!packs.empty()} + int{!mixture.empty()};
     if (sources != 1) {
       fail_usage(
-          "name exactly one source of lengths: --lengths FILE, --histogram FILE, --mixture FILE, or packed files");
+          "name exactly one source of lengths: --lengths FILE, --lengths-u32 FILE, --histogram FILE, --mixture FILE, or packed files");
     }
     if (!mixture.empty()) return read_mixture(mixture);
     if (!csv.empty()) return {{}, lengths_from_csv(csv, column)};
+    if (!numbers.empty()) return {{}, lengths_from_u32(numbers)};
     if (!packs.empty()) return {{}, lengths_from_packs(packs)};
     if (samples == 0) fail_usage("--histogram needs --samples N");
     return {{}, lengths_from_histogram(histogram, samples)};
@@ -178,6 +186,36 @@ void make(const Tool& tool, const LengthOptions& source, const PlanOptions& opti
                over_long.samples, over_long.tokens_lost, over_long.first);
   }
   fmt::print("planned in         {}\n", format_seconds(seconds));
+}
+
+// The options of make that print one rank's part.
+struct PartOptions {
+  std::optional<int> rank;
+  std::string from;
+  std::string loss_tokens;
+
+  void add_to(CLI::App& verb) {
+    CLI::Option& only = *verb.add_option("--rank", rank, "Print only this rank's part, a line per step");
+    verb.add_option("--from", from, "Continue after a step: the \"state\" of its line")->needs(&only);
+    verb.add_option("--loss-tokens", loss_tokens,
+                    "File of 32-bit little-endian numbers: each sample's tokens that count in the loss")
+        ->needs(&only)
+        ->type_name("FILE");
+  }
+};
+
+void make_part(const LengthOptions& source, const PlanOptions& options, const PartOptions& part) {
+  const MixtureData data = source.read();
+  if (!data.mixture.parts.empty()) fail_usage("--rank cannot be used with a mixture");
+  RankPart what{.rank = *part.rank, .from = part.from};
+  if (!part.loss_tokens.empty()) what.loss_tokens = numbers_from_u32(part.loss_tokens);
+  naming(source.name(), [&] {
+    print_rank_part(data.lengths, options, what, [](std::string_view lines) {
+      if (std::fwrite(lines.data(), 1, lines.size(), stdout) != lines.size() || std::fflush(stdout) != 0) {
+        fail_errno("cannot write the plan to standard output");
+      }
+    });
+  });
 }
 
 void stats(const Tool& tool, const LengthOptions& source) {
@@ -307,11 +345,14 @@ int run(int argc, char** argv) {
   std::string too_long = "refuse";
   std::string tail = "fill";
   std::string out;
+  PartOptions part;
 
   CLI::App& make_verb = tool.verb("make", "Plan an epoch or a mixture.", [&] {
     options.too_long = too_long_of(too_long, "--too-long");
     options.tail = tail_of(tail, "--tail");
     options.cost = parse_cost(cost);
+    if (part.rank && !out.empty()) fail_usage("--rank prints to standard output: leave out --out");
+    if (part.rank) return make_part(source, options, part);
     make(tool, source, options, out);
   });
   const auto add_planning = [&](CLI::App& verb) {
@@ -326,6 +367,7 @@ int run(int argc, char** argv) {
   };
   add_planning(make_verb);
   add_make_options(make_verb, options);
+  part.add_to(make_verb);
   make_verb
       .add_option("--tail", tail,
                   "For a last step of fewer samples than ranks: fill (some ranks have none), drop, repeat")

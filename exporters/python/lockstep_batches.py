@@ -1,0 +1,235 @@
+"""Batches of equal work for PyTorch's DataLoader: lockstep.BatchSampler.
+
+    sampler = lockstep.BatchSampler(lengths, cap=16384, cost=(6 * width, 1))
+    loader = DataLoader(data, batch_sampler=sampler, collate_fn=collate, num_workers=2)
+    for epoch in range(sampler.epoch, epochs):
+        sampler.set_epoch(epoch)
+        for batch, micro in sampler.micro_batches(loader):
+            with micro.no_sync_unless_last(ddp):
+                (loss_sum(ddp(batch)) * micro.scale).backward()
+            if micro.last_of_step:
+                optimizer.step()
+                optimizer.zero_grad()
+
+It runs lockstep-plan, which sends this rank's part through a pipe. Needs numpy. Threads: the one that trains.
+"""
+
+import collections
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import numpy
+
+import lockstep
+from lockstep_pack import Error
+
+_STATE_VERSION = 1
+_FILE_OPTIONS = {"lengths": "--lengths-u32", "loss_tokens": "--loss-tokens"}
+
+
+class MicroBatch:
+    """What the plan says of a batch.
+
+    last_of_step: the optimizer steps after it. scale: the factor for the sum of the batch's losses with which DDP's average
+    over the ranks is the mean over all tokens of the step; 0 for a batch that only takes part. samples: their numbers; empty
+    if it only takes part. step, index, count: the step in the epoch, and which of this rank's micro-batches in it. tokens,
+    rank_tokens: of the step, on all ranks and on this one.
+    """
+
+    def __init__(self, line, index, batches, sampler):
+        self.step, self.index, self.count = line["step"], index, len(batches)
+        self.last_of_step = index + 1 == len(batches)
+        self.samples = batches[index]
+        self.scale = sampler.world_size / line["loss_tokens"] if self.samples and line["loss_tokens"] else 0.0
+        self.tokens, self.rank_tokens = line["tokens"], line["rank_tokens"]
+        self._equal, self._state = sampler.equal_micro_batches, line["state"]
+
+    def no_sync_unless_last(self, ddp):
+        """For `with`, around forward and backward: ranks communicate in the last micro-batch of a step only."""
+        if getattr(ddp, "static_graph", False) and not self._equal:
+            raise Error("DistributedDataParallel(static_graph=True) needs equally many micro-batches on all ranks: leave it "
+                                 "out, or use BatchSampler(equal_micro_batches=True)")
+        return contextlib.nullcontext() if self.last_of_step else ddp.no_sync()
+
+
+class BatchSampler:
+    """Batches of this rank for DataLoader(batch_sampler=…): every sample once in an epoch, equal cost on all ranks.
+
+    lengths: of all samples, in tokens (list, array, tensor); or a lockstep.Pack. cap: maximum tokens of a micro-batch.
+    cost=(a, b): a sample of L tokens costs a*L + b*L*L. step_tokens: of an optimizer step, all ranks together; default: 0.95 *
+    world_size * accumulate * cap. loss_tokens: of each sample, the tokens that count in the loss, if these are not its length.
+    padded: a micro-batch is rows * its longest sample. equal_micro_batches: for FSDP and other models that communicate in
+    forward. too_long="skip" leaves out samples over the cap, which are an error otherwise. rank, world_size: default: those of
+    torch.distributed, else of torchrun, mpirun or srun.
+
+    Where torch.distributed is initialised, all ranks must construct it and load states together: they compare both.
+    """
+
+    def __init__(self, lengths, *, cap, cost=(1, 0), step_tokens=None, accumulate=1, stretch=None, seed=0, rank=None,
+                 world_size=None, loss_tokens=None, padded=False, equal_micro_batches=False, too_long="refuse"):
+        self.rank, self.world_size, self._distributed = _ranks(rank, world_size)
+        self.epoch, self.equal_micro_batches = 0, equal_micro_batches
+        given = {"lengths": getattr(lengths, "lengths", lengths), "loss_tokens": loss_tokens}
+        self._numbers = {name: _as_u32(values, name) for name, values in given.items() if values is not None}
+        self._options = {"cap": cap, "cost": ",".join(map(str, cost)), "accumulate": accumulate, "seed": seed, "too-long": too_long}
+        self._flags = [flag for flag, on in (("--padded", padded), ("--equal-micro-batches", equal_micro_batches)) if on]
+        self._size = {"step-tokens": step_tokens, "stretch": stretch}  # given here or by a state
+        self._planned_size = self._size  # with the defaults
+        self._start = None  # where iteration begins, if a state was loaded
+        self._position = None  # after the last step that the loop has had
+        self._ahead = None  # what the DataLoader has taken and the loop has not had yet
+        self._counted = (None, None)
+        digests = {name: hashlib.sha1(numbers).hexdigest() for name, numbers in self._numbers.items()}
+        self._expect_equal({**self._options, **self._size, "flags": self._flags, **digests})
+
+    def set_epoch(self, epoch):
+        """Before each epoch. The epoch of a loaded state continues from there."""
+        if epoch != self.epoch:
+            self.epoch, self._start, self._position = epoch, None, None
+
+    def micro_batches(self, loader):
+        """Yields each batch of the loader with its MicroBatch, and counts for state_dict() what the loop has had."""
+        return _Loop(self, loader)
+
+    def state_dict(self):
+        """The position after the last step whose batches micro_batches() has yielded: save it after optimizer.step(). It is the
+        same on all ranks, and valid for any number of ranks."""
+        return {"version": _STATE_VERSION, "seed": self._options["seed"], "epoch": self.epoch, "size": self._planned_size,
+                "plan": self._position}
+
+    def load_state_dict(self, state):
+        """Continues from a state. Steps keep the size that they had there, unless step_tokens was given here."""
+        expected = {"version": _STATE_VERSION, "seed": self._options["seed"]}
+        for name, value in expected.items():
+            if state.get(name) != value:
+                raise Error(f"the sampler's state has {name} {state.get(name)}, but this sampler has {name} {value}")
+        self._expect_equal({"state": json.dumps(state, sort_keys=True)})
+        self.epoch, self._start, self._position = state["epoch"], state["plan"], state["plan"]
+        if not self._size["step-tokens"]:
+            self._size = self._planned_size = dict(state["size"])
+
+    def __iter__(self):
+        self._ahead = ahead = collections.deque()
+        self._position = self._start
+        for line in self._lines():
+            batches = line["batches"] or [[]]
+            for index, batch in enumerate(batches):
+                ahead.append(MicroBatch(line, index, batches, self))
+                # Without samples of its own a rank takes part with another one, times 0.
+                yield batch or [line["shortest"]]
+        self._start = None
+
+    def __len__(self):
+        """Micro-batches of this rank in the rest of the epoch. The first call in an epoch plans it."""
+        return self._count()[1]
+
+    @property
+    def steps(self):
+        """Optimizer steps in the rest of the epoch, the same on all ranks."""
+        return self._count()[0]
+
+    def _count(self):
+        key = json.dumps([self.epoch, self._start, self._size])
+        if key != self._counted[0]:
+            counts = [max(1, len(line["batches"])) for line in self._lines()]
+            self._counted = key, (len(counts), sum(counts))
+        return self._counted[1]
+
+    def _lines(self):
+        """Of each step what lockstep-plan prints (runtime/data/plan/tool/rank_part.h)."""
+        options = {**self._options, **self._size, "ranks": self.world_size, "rank": self.rank, "epoch": self.epoch,
+                   "from": json.dumps(self._start) if self._start else None}
+        command = [_find_tool(), "make", *self._flags, *(f"--{key}={value}" for key, value in options.items() if value is not None)]
+        files = {_memory_file(numbers): name for name, numbers in self._numbers.items()}
+        try:
+            command += [f"{_FILE_OPTIONS[name]}=/proc/self/fd/{fd}" for fd, name in files.items()]
+            tool = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, pass_fds=files)
+            header = tool.stdout.readline()  # it has read the files
+        finally:
+            for fd in files:
+                os.close(fd)
+        try:
+            if header:
+                header = json.loads(header)
+                self._planned_size = {"step-tokens": header["step_tokens"], "stretch": header["step_stretch"]}
+            for line in tool.stdout:
+                yield json.loads(line)
+            said = tool.stderr.read().decode(errors="replace").strip()
+            if tool.wait() != 0:
+                for fd, name in files.items():
+                    said = said.replace(f"/proc/self/fd/{fd}", name)
+                raise Error(said.splitlines()[-1] if said else f"lockstep-plan ended with {tool.returncode}")
+        finally:  # also when the loop leaves early
+            tool.kill()
+            tool.communicate()
+
+    def _expect_equal(self, mine):
+        """Ranks that plan differently would train on wrong samples, or wait for ever."""
+        if not self._distributed:
+            return
+        from torch import distributed
+
+        of_ranks = [None] * self.world_size
+        distributed.all_gather_object(of_ranks, mine)
+        for rank, other in enumerate(of_ranks):
+            for name in mine:
+                if other.get(name) != of_ranks[0].get(name):
+                    raise Error(f"BatchSampler's {name} of rank {rank} is {other.get(name)}, but {of_ranks[0].get(name)} on rank "
+                                         "0: give all ranks the same")
+
+
+class _Loop:
+    def __init__(self, sampler, loader):
+        if getattr(loader, "batch_sampler", sampler) is not sampler or not getattr(loader, "in_order", True):
+            raise Error("this loader changes the batches or their order: make it with DataLoader(…, batch_sampler=sampler), "
+                                 "without in_order=False, and do not let another library wrap it")
+        self.sampler, self.loader = sampler, loader
+
+    def __len__(self):
+        return len(self.sampler)
+
+    def __iter__(self):
+        for batch in self.loader:
+            micro = self.sampler._ahead.popleft()
+            if micro.last_of_step:
+                self.sampler._position = micro._state
+            yield batch, micro
+
+
+def _ranks(rank, world_size):
+    """Rank, number of ranks, and whether they can compare what they have."""
+    if (rank is None) != (world_size is None):
+        raise Error("give BatchSampler both rank and world_size, or neither")
+    if rank is not None:
+        return rank, world_size, False
+    distributed = getattr(sys.modules.get("torch"), "distributed", None)
+    if distributed and distributed.is_available() and distributed.is_initialized():
+        return distributed.get_rank(), distributed.get_world_size(), distributed.get_world_size() > 1
+    launched = lockstep._Identity()
+    return launched.rank, launched.size, False
+
+
+def _as_u32(values, name):
+    array = numpy.asarray(values)
+    if array.ndim != 1 or array.dtype.kind not in "iu" or array.min(initial=0) < 0 or array.max(initial=0) >= 2**32:
+        raise Error(f"BatchSampler's {name} must be a list of whole numbers in 0..2^32-1, one for each sample")
+    return numpy.ascontiguousarray(array, dtype="<u4")
+
+
+def _memory_file(numbers):
+    fd = os.memfd_create("lockstep")
+    with os.fdopen(os.dup(fd), "wb") as file:
+        file.write(numbers)
+    return fd
+
+
+def _find_tool():
+    installed = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../../bin/lockstep-plan")
+    if found := shutil.which("lockstep-plan") or shutil.which(installed):
+        return found
+    raise Error("lockstep-plan was not found: add the folder of Lockstep's programs to PATH")

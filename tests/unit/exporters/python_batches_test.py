@@ -1,0 +1,333 @@
+#!/usr/bin/env python3
+"""lockstep.BatchSampler and lockstep.Pack without PyTorch: plans of lockstep-plan, packs of lockstep-pack.
+
+  python_batches_test.py build/release/bin
+"""
+
+import json
+import os
+import pathlib
+import pickle
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+try:
+    import numpy
+except ImportError:
+    print("skipped: numpy is not installed")
+    sys.exit(77)
+
+BIN = pathlib.Path(sys.argv.pop(1)).resolve()
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+sys.path.insert(0, str(ROOT / "exporters/python"))
+os.environ["PATH"] = f"{BIN}:{os.environ['PATH']}"
+os.environ["LOCKSTEP_METRICS"] = "off"
+import lockstep
+
+LENGTHS = [random.Random(1).randint(5, 400) for _ in range(900)]
+OPTIONS = {"cap": 800, "cost": (60, 1), "seed": 5}
+
+
+def samplers(ranks, lengths=LENGTHS, **options):
+    return [lockstep.BatchSampler(lengths, rank=rank, world_size=ranks, **{**OPTIONS, **options}) for rank in range(ranks)]
+
+
+class Loader:
+    """As a DataLoader does, takes batches before the loop asks for them."""
+
+    def __init__(self, sampler, ahead=0):
+        self.batch_sampler, self.ahead = sampler, ahead
+
+    def __iter__(self):
+        waiting = []
+        for batch in self.batch_sampler:
+            waiting.append(batch)
+            if len(waiting) > self.ahead:
+                yield waiting.pop(0)
+        yield from waiting
+
+
+def run(sampler, steps=None, ahead=0):
+    """The MicroBatches of so many steps."""
+    done = []
+    for batch, micro in sampler.micro_batches(Loader(sampler, ahead)):
+        assert batch == micro.samples or (not micro.samples and len(batch) == 1)
+        done.append(micro)
+        if micro.last_of_step:
+            steps = steps and steps - 1
+            if steps == 0:
+                break
+    return done
+
+
+class Sampler(unittest.TestCase):
+    def refused(self, call, *words):
+        with self.assertRaises(lockstep.Error) as caught:
+            call()
+        message = str(caught.exception)
+        for word in words:
+            self.assertIn(word, message)
+        self.assertNotIn("\n", message)
+
+    def test_every_sample_once_over_three_resumes_on_other_ranks(self):
+        for ahead in (0, 7):
+            for size in ({}, {"step_tokens": 4000}):
+                seen, state, steps = [], None, []
+                for ranks, count in ((2, 9), (3, 5), (4, 8), (2, None)):
+                    group = samplers(ranks, **size)
+                    states = []
+                    for sampler in group:
+                        if state:
+                            sampler.load_state_dict(json.loads(state))
+                        micro_batches = run(sampler, count, ahead)
+                        seen += [sample for micro in micro_batches for sample in micro.samples]
+                        states.append(json.dumps(sampler.state_dict()))
+                    steps += sorted({(micro.step, micro.tokens) for micro in micro_batches})
+                    self.assertEqual(len(set(states)), 1, "the state is the same on all ranks")
+                    state = states[0]
+                self.assertLess(len(state), 1000)
+                self.assertEqual(sorted(seen), list(range(len(LENGTHS))))
+                self.assertEqual([step for step, _ in steps], list(range(len(steps))))
+                budget = size.get("step_tokens", 0.95 * 2 * 800)
+                self.assertLessEqual(max(tokens for _, tokens in steps[:-1]), 1.5 * budget)
+
+    def test_the_state_counts_what_the_loop_has_had(self):
+        first, second = samplers(2, accumulate=3)
+        for ahead in (0, 9):
+            done = run(first, 4, ahead)
+            self.assertEqual(first.state_dict()["plan"]["steps"], 4)
+            self.assertEqual(done[-1].step, 3)
+        # In the middle of a step it is still that before the step.
+        loop = iter(second.micro_batches(Loader(second, 3)))
+        while (micro := next(loop)[1]).last_of_step or micro.step == 0:
+            pass
+        self.assertEqual(second.state_dict()["plan"]["steps"], micro.step)
+
+    def test_the_state_after_a_rest_that_was_taken_ahead(self):
+        sampler, resumed = samplers(1, accumulate=3) + samplers(1, accumulate=3)
+        end = sampler.steps - 2
+        run(sampler, end)
+        resumed.load_state_dict(sampler.state_dict())
+        loop = iter(resumed.micro_batches(Loader(resumed, 1000)))
+        self.assertFalse(next(loop)[1].last_of_step)  # the whole rest is taken, and no step done
+        self.assertEqual(resumed.state_dict()["plan"]["steps"], end)
+
+    def test_an_epoch_continues_and_the_next_one_begins_anew(self):
+        (sampler,) = samplers(1)
+        run(sampler, 3)
+        state = sampler.state_dict()
+        (other,) = samplers(1)
+        other.load_state_dict(state)
+        other.set_epoch(0)
+        self.assertEqual(run(other)[0].step, 3)
+        self.assertEqual(run(other)[0].step, 0, "a second loop over the same epoch has all of it")
+        first = run(other)[0].samples
+        other.set_epoch(1)
+        self.assertNotEqual(run(other)[0].samples, first)
+        done = other.state_dict()
+        self.assertEqual(done["epoch"], 1)
+        sampler.load_state_dict(done)
+        self.assertEqual((sampler.epoch, len(sampler), run(sampler)), (1, 0, []))
+
+    def test_len_and_steps_are_those_of_the_rest(self):
+        for sampler in samplers(3):
+            self.assertEqual((len(sampler), sampler.steps), (len(done := run(sampler)), done[-1].step + 1))
+            done = run(sampler, 5)
+            resumed = lockstep.BatchSampler(LENGTHS, rank=sampler.rank, world_size=3, **OPTIONS)
+            resumed.load_state_dict(sampler.state_dict())
+            rest = len(resumed.micro_batches(Loader(resumed)))
+            self.assertEqual((rest, resumed.steps), (len(run(resumed)), sampler.steps - 5))
+        self.assertEqual(len({sampler.steps for sampler in samplers(3)}), 1)
+
+    def test_the_scales_average_over_the_tokens_that_count(self):
+        counting = [length // 3 for length in LENGTHS]
+        for loss_tokens in (None, counting, numpy.array(counting)):
+            sums = {}
+            for sampler in samplers(3, loss_tokens=loss_tokens):
+                for micro in run(sampler):
+                    weight = sum((LENGTHS if loss_tokens is None else counting)[sample] for sample in micro.samples)
+                    sums[micro.step] = sums.get(micro.step, 0) + micro.scale * weight / 3  # DDP's average
+            for step, total in sums.items():
+                self.assertAlmostEqual(total, 1, msg=step)
+
+    def test_a_step_without_a_token_in_the_loss_has_scale_0(self):
+        (sampler,) = samplers(1, lengths=[3, 4], loss_tokens=[0, 0])
+        self.assertEqual([micro.scale for micro in run(sampler)], [0])
+
+    def test_a_rank_without_samples_takes_part_with_one_times_0(self):
+        parts = [run(sampler) for sampler in samplers(5, lengths=[7, 6, 8])]
+        self.assertEqual([len(part) for part in parts], [1] * 5)
+        empty = [part[0] for part in parts if not part[0].samples]
+        self.assertEqual([(micro.scale, micro.rank_tokens, micro.last_of_step) for micro in empty], [(0, 0, True)] * 2)
+        taken = [list(sampler) for sampler in samplers(5, lengths=[7, 6, 8])]
+        self.assertEqual(sorted(batches[0][0] for batches in taken), [0, 1, 1, 1, 2], "the shortest")
+
+    def test_equal_micro_batches(self):
+        lengths = [700] * 10 + [20] * 500  # a long one costs as much as many short ones
+        unequal = [[micro.step for micro in run(sampler)] for sampler in samplers(3, lengths=lengths, cost=(0, 1))]
+        self.assertNotEqual(unequal[0], unequal[1])
+        equal = [[micro.step for micro in run(sampler)] for sampler in samplers(3, lengths=lengths, cost=(0, 1), equal_micro_batches=True)]
+        self.assertEqual(equal[0], equal[1])
+        self.assertEqual(equal[0], equal[2])
+
+    def test_padded_batches_are_under_the_cap(self):
+        for sampler in samplers(2, padded=True):
+            for micro in run(sampler):
+                self.assertLessEqual(len(micro.samples) * max(LENGTHS[sample] for sample in micro.samples), 800)
+
+    def test_no_sync_until_the_last_micro_batch(self):
+        class Ddp:
+            static_graph = False
+            calls = 0
+
+            def no_sync(self):
+                self.calls += 1
+                return open(os.devnull)
+
+        ddp = Ddp()
+        done = run(samplers(2, accumulate=3)[0])
+        for micro in done:
+            with micro.no_sync_unless_last(ddp):
+                pass
+        self.assertEqual(ddp.calls, sum(not micro.last_of_step for micro in done))
+        self.assertGreater(ddp.calls, 0)
+        ddp.static_graph = True
+        self.refused(lambda: done[0].no_sync_unless_last(ddp), "static_graph=True", "equal_micro_batches=True")
+        run(samplers(2, equal_micro_batches=True)[0])[-1].no_sync_unless_last(ddp)
+
+    def test_the_tools_errors_are_one_line(self):
+        long = samplers(1, lengths=[5, 900])[0]
+        self.refused(lambda: list(long), "lockstep-plan: lengths: sample 1 has 900 tokens, over the cap of 800")
+        self.assertEqual(list(samplers(1, lengths=[5, 900], too_long="skip")[0]), [[0]])
+        self.refused(lambda: list(samplers(1, cost=(0, 0))[0]), "cost must be two finite numbers")
+        self.refused(lambda: len(samplers(1, loss_tokens=[1])[0]), "1 numbers for 900 samples")
+        path = os.environ["PATH"]
+        os.environ["PATH"] = "/nowhere"
+        try:
+            self.refused(lambda: list(samplers(1)[0]), "lockstep-plan was not found", "PATH")
+        finally:
+            os.environ["PATH"] = path
+
+    def test_wrong_calls_are_refused(self):
+        (sampler,) = samplers(1)
+        self.refused(lambda: samplers(1, lengths=[1.5]), "lengths must be a list of whole numbers")
+        self.refused(lambda: samplers(1, lengths=[-1]), "lengths must be")
+        self.refused(lambda: lockstep.BatchSampler([1], cap=5, rank=0), "both rank and world_size")
+        self.refused(lambda: sampler.micro_batches(Loader(samplers(1)[0])), "batch_sampler=sampler")
+        run(sampler, 2)
+        state = sampler.state_dict()
+        self.refused(lambda: samplers(1, seed=6)[0].load_state_dict(state), "seed 5", "seed 6")
+        self.refused(lambda: sampler.load_state_dict({**state, "version": 9}), "version 9", "version 1")
+        (other,) = samplers(1, lengths=LENGTHS[:-1])
+        other.load_state_dict(state)
+        self.refused(lambda: list(other), "belongs to other data")
+
+    def test_the_rank_is_that_of_the_launcher(self):
+        script = "import lockstep; s = lockstep.BatchSampler([1], cap=5); print(s.rank, s.world_size)"
+        variables = {**os.environ, "PYTHONPATH": str(ROOT / "exporters/python"), "RANK": "2", "WORLD_SIZE": "3"}
+        done = subprocess.run([sys.executable, "-c", script], env=variables, capture_output=True, text=True)
+        self.assertEqual(done.stdout, "2 3\n", done.stderr)
+
+    def test_a_loop_that_ends_early_leaves_no_process(self):
+        (sampler,) = samplers(1, lengths=LENGTHS * 1000)  # the tool cannot have ended
+        batches = iter(sampler)
+        next(batches)
+        children = pathlib.Path(f"/proc/self/task/{os.getpid()}/children")
+        self.assertNotEqual(children.read_text(), "")
+        batches.close()
+        self.assertEqual(children.read_text(), "")
+
+
+class Wheel(unittest.TestCase):
+    def test_pip_installs_the_three_modules(self):
+        if subprocess.run([sys.executable, "-c", "import setuptools, pip"], capture_output=True).returncode:
+            self.skipTest("needs pip and setuptools")
+        with tempfile.TemporaryDirectory() as folder:
+            source = shutil.copytree(ROOT / "exporters/python", f"{folder}/source")  # setuptools writes into it
+            command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--no-build-isolation", "--target"]
+            subprocess.run([*command, f"{folder}/site", source], check=True, capture_output=True)
+            script = "import lockstep; print(lockstep.Pack, lockstep.BatchSampler)"
+            variables = {**os.environ, "PYTHONPATH": f"{folder}/site"}
+            done = subprocess.run([sys.executable, "-c", script], env=variables, cwd=folder, capture_output=True, text=True)
+            self.assertIn("lockstep_pack.Pack", done.stdout, done.stderr)
+
+
+class Packs(unittest.TestCase):
+    def setUp(self):
+        self.temporary = tempfile.TemporaryDirectory()
+        self.addCleanup(self.temporary.cleanup)
+        self.folder = pathlib.Path(self.temporary.name)
+
+    def create(self, *options):
+        subprocess.run([BIN / "lockstep-pack", "create", self.folder / "data", "--out", self.folder / "pack", *options], check=True,
+                       stdout=subprocess.DEVNULL)
+        return lockstep.Pack(self.folder / "pack")
+
+    def tokens(self):
+        (self.folder / "data").mkdir()
+        expected = {}
+        for number, length in enumerate(LENGTHS[:50]):
+            expected[f"{number:03}"] = numpy.arange(number, number + length, dtype="<u2") * 100
+            (self.folder / f"data/{number:03}.tok").write_bytes(expected[f"{number:03}"].tobytes())
+        return expected, self.create("--token-bytes", "2", "--shard-size", "4K")
+
+    def test_tokens_of_a_tar_pack(self):
+        expected, pack = self.tokens()
+        self.assertGreater(len(list((self.folder / "pack").glob("*.tar"))), 1)
+        self.assertEqual(len(pack), 50)
+        for copy in (pack, pickle.loads(pickle.dumps(pack))):
+            for number in range(50):
+                tokens = copy[number]
+                self.assertEqual((tokens.dtype, tokens.flags.writeable), (numpy.int64, True))
+                numpy.testing.assert_array_equal(tokens, expected[copy.key(number)])
+                self.assertEqual(copy.lengths[number], len(tokens))
+        numpy.testing.assert_array_equal(pack[-1], pack[49])
+        self.assertRaises(IndexError, lambda: pack[50])
+        sampler = lockstep.BatchSampler(pack, rank=0, world_size=1, **OPTIONS)
+        self.assertEqual(sorted(sample for batch in sampler for sample in batch), list(range(50)))
+
+    def test_files_of_a_tar_pack(self):
+        (self.folder / "data").mkdir()
+        for name, content in (("a.jpg", b"picture"), ("a.cls", b"7"), ("b.jpg", b""), ("b.cls", b"8")):
+            (self.folder / "data" / name).write_bytes(content)
+        pack = self.create()
+        found = {pack.key(number): pack[number] for number in range(len(pack))}
+        self.assertEqual(found, {"a": {"jpg": b"picture", "cls": b"7"}, "b": {"jpg": b"", "cls": b"8"}})
+        self.assertRaisesRegex(lockstep.Error, "does not hold tokens", lambda: pack.lengths)
+
+    def test_a_megatron_corpus(self):
+        # The vectors that Megatron-Core wrote, and what lockstep-pack reads in them.
+        found = sorted((ROOT / "tests/data/formats/megatron").glob("*.idx"))
+        self.assertTrue(found)
+        for index in found:
+            path = index.with_suffix("")
+            if path.name.startswith("float"):
+                self.assertRaisesRegex(lockstep.Error, "must be integers", lockstep.Pack, path)
+                continue
+            pack = lockstep.Pack(path)
+            tokens = subprocess.run([BIN / "lockstep-pack", "cat", path, "1"], check=True, capture_output=True).stdout
+            numpy.testing.assert_array_equal(pack[1], numpy.frombuffer(tokens, pack._pack.type))
+            self.assertEqual(pack.lengths.tolist(), [len(pack[number]) for number in range(len(pack))])
+
+    def test_damage_is_named(self):
+        _, pack = self.tokens()
+        index, shard = self.folder / "pack/index.lockstep", next((self.folder / "pack").glob("*.tar"))
+        shard.write_bytes(shard.read_bytes()[:-512])
+        self.assertRaisesRegex(lockstep.Error, "bytes, but [0-9]+ in the index", lambda: [pack[number] for number in range(50)])
+        content = index.read_bytes()
+        for wrong in (content[:40], content[:-1], b"X" + content[1:], content[:300], content.replace(content[64:72], b"\1" + b"\0" * 7, 1)):
+            index.write_bytes(wrong)
+            self.assertRaisesRegex(lockstep.Error, "index.lockstep is damaged", lockstep.Pack, self.folder / "pack")
+        self.assertRaisesRegex(lockstep.Error, "has no index.lockstep", lockstep.Pack, self.folder)
+        for ending in ("idx", "bin"):
+            name = f"uint16.{ending}"
+            (self.folder / name).write_bytes((ROOT / "tests/data/formats/megatron" / name).read_bytes()[: None if ending == "idx" else -2])
+        self.assertRaisesRegex(lockstep.Error, "do not match", lockstep.Pack, self.folder / "uint16")
+
+
+if __name__ == "__main__":
+    unittest.main()
