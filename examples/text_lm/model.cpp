@@ -1,6 +1,5 @@
 #include "examples/text_lm/model.h"
 
-#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -20,13 +19,14 @@ constexpr std::int64_t kIgnored = -100;
 /// Attention of one sequence; all are [heads, length, width of a head].
 torch::Tensor causal_attention(const torch::Tensor& queries, const torch::Tensor& keys,
                                const torch::Tensor& values, const torch::Tensor& mask) {
-  const std::int64_t length = queries.size(1);
   std::vector<torch::Tensor> blocks;
-  for (std::int64_t begin = 0; begin < length; begin += kQueryBlock) {
-    const std::int64_t end = std::min(begin + kQueryBlock, length);
-    auto scores = torch::matmul(queries.slice(1, begin, end), keys.slice(1, 0, end).transpose(1, 2));
+  std::int64_t begin = 0;
+  for (const torch::Tensor& block : queries.split(kQueryBlock, 1)) {
+    const std::int64_t end = begin + block.size(1);
+    auto scores = torch::matmul(block, keys.slice(1, 0, end).transpose(1, 2));
     scores.slice(2, begin, end).add_(mask.slice(0, 0, end - begin).slice(1, 0, end - begin));
     blocks.push_back(torch::matmul(torch::softmax(scores, -1), values.slice(1, 0, end)));
+    begin = end;
   }
   return blocks.size() == 1 ? blocks.front() : torch::cat(blocks, 1);
 }
@@ -58,16 +58,17 @@ torch::Tensor attention_per_sequence(const torch::Tensor& queries, const torch::
                                 queries.options().requires_grad(false))
                         .triu(1);
   const auto scaled = (queries / std::sqrt(static_cast<double>(queries.size(2)))).transpose(0, 1);
-  const auto k = keys.transpose(0, 1);
-  const auto v = values.transpose(0, 1);
   const auto bounds = cu_seqlens.to(torch::kCPU, torch::kInt64);
   const auto* bound = bounds.data_ptr<std::int64_t>();
+  // split() has one gradient; that of each slice() would be as large as all sequences together.
+  std::vector<std::int64_t> lengths;
+  for (std::int64_t i = 0; i + 1 < bounds.size(0); ++i) lengths.push_back(bound[i + 1] - bound[i]);
+  const auto q = scaled.split_with_sizes(lengths, 1);
+  const auto k = keys.transpose(0, 1).split_with_sizes(lengths, 1);
+  const auto v = values.transpose(0, 1).split_with_sizes(lengths, 1);
   std::vector<torch::Tensor> sequences;
-  for (std::int64_t i = 0; i + 1 < bounds.size(0); ++i) {
-    sequences.push_back(causal_attention(scaled.slice(1, bound[i], bound[i + 1]),
-                                         k.slice(1, bound[i], bound[i + 1]),
-                                         v.slice(1, bound[i], bound[i + 1]), mask));
-  }
+  for (std::size_t i = 0; i < lengths.size(); ++i)
+    sequences.push_back(causal_attention(q[i], k[i], v[i], mask));
   return torch::cat(sequences, 1).transpose(0, 1);
 }
 

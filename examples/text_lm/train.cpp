@@ -55,19 +55,14 @@ struct Job {
   std::unique_ptr<data::Loader> loader;
 };
 
-// The operations for a token in the linear layers (12 width^2 each, and the vocabulary once) ÷ those for each pair of
-// tokens in attention (2 width). The vocabulary matters because the model is small.
-data::Cost cost_of(const ModelOptions& model) {
-  const double vocabulary = static_cast<double>(model.vocabulary) / (2.0 * static_cast<double>(model.layers));
-  return {.a = 6.0 * static_cast<double>(model.width) + vocabulary, .b = 1};
-}
-
 std::unique_ptr<data::Loader> make_loader(const Job& job, const Options& options, World& world) {
   const data::PlanOptions plan{
       .cap = options.cap,
       .accumulate = options.accumulate,
       .step_tokens = options.step_tokens,
-      .cost = cost_of(options.model),
+      .cost = data::transformer_cost({.width = options.model.width,
+                                      .layers = options.model.layers,
+                                      .vocabulary = options.model.vocabulary}),
       .seed = Seeds(options.seed).data(),
       .padded = options.padded,
       .speeds = options.speeds,

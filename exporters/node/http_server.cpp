@@ -144,7 +144,8 @@ class PageSource {
 };
 
 // The open connections. One that lasts too long is shut down, whatever its client does. A new one is never refused: if
-// there are too many, the oldest one of the client that has most of them is shut down.
+// there are too many, the oldest one of the client that has most of them is shut down; of clients with equally many, the
+// oldest of all.
 class OpenConnections {
  public:
   explicit OpenConnections(std::chrono::milliseconds limit)
@@ -190,7 +191,8 @@ class OpenConnections {
     }
     if (all <= kConnections) return;
     const auto fewer = [](const auto& a, const auto& b) {
-      return a.second.connections < b.second.connections;
+      if (a.second.connections != b.second.connections) return a.second.connections < b.second.connections;
+      return a.second.oldest->second.deadline > b.second.oldest->second.deadline;
     };
     auto& [fd, oldest] = *std::max_element(clients.begin(), clients.end(), fewer)->second.oldest;
     shut_down(fd, oldest);

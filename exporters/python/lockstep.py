@@ -50,7 +50,7 @@ def __getattr__(name):
 PHASES = ("data_wait", "host_to_device", "forward", "backward", "comm_exposed", "optimizer", "checkpoint", "other")
 
 # layout.h. All offsets and sizes below are in words of 8 bytes, except those of the header.
-_VERSION = 2
+_VERSION = 3
 _HEADER = struct.Struct("=8sIIQQIiiiqqQ64s64s")
 _BOUNDS = tuple(bound * 10**decade for decade in range(7) for bound in (100000, 150000, 200000, 300000, 500000, 700000))[:37]
 _BUCKETS = len(_BOUNDS) + 1
@@ -59,12 +59,12 @@ _PUBLICATIONS, _FINISHED, _PHASE, _PHASE_SINCE = 64, 65, 66, 67
 _SAMPLED, _USER, _SYSTEM, _MEMORY, _PEAK, _FILES, _SHARED, _FAULTS, _READ, _READS, _STORAGE, _WAITED, _SWITCHED, _FIRST_STEP = (
     128 + word for word in (0, 1, 2, 8, 9, 10, 11, 14, 15, 16, 17, 18, 19, 20))
 _SAMPLE_NS = 10**9
-_COUNTERS, _RING, _RING_STEPS, _STEP_WORDS = 512, 1536, 512, 16
+_COUNTERS, _RING, _RING_STEPS, _STEP_WORDS = 512, 1536, 512, 17
 _FILE_WORDS = _RING + _RING_STEPS * _STEP_WORDS
 # In Counters.
 _STEPS, _STEP_NS, _PHASE_NS, _TOKENS, _SAMPLES, _PADDING, _FROM_PYTHON, _LAST_END, _STEP_HISTOGRAM = 0, 1, 2, 12, 13, 14, 17, 19, 20
 _PHASE_HISTOGRAM = _STEP_HISTOGRAM + _BUCKETS
-_COUNTERS_WORDS = _PHASE_HISTOGRAM + len(PHASES) * _BUCKETS
+_COUNTERS_WORDS = _PHASE_HISTOGRAM + len(PHASES) * _BUCKETS + 1  # the last is of C++ only
 _NO_RANK = 2**64 - 1
 _OTHER = PHASES.index("other")
 _MAX_PROGRAMS = 1024
@@ -215,7 +215,7 @@ class _Record:
             self.words[_FIRST_STEP] = max(0, end_ns - step_ns)
         if end_ns - self.sampled_ns >= _SAMPLE_NS:
             self._sample(end_ns)
-        step = array.array("Q", (index, end_ns, step_ns, *phase_ns, 0, 0, _NO_RANK, tokens, padding))
+        step = array.array("Q", (index, end_ns, step_ns, *phase_ns, 0, 0, _NO_RANK, tokens, padding, 0))
         totals[_STEPS] += 1
         totals[_STEP_NS] += step_ns
         totals[_STEP_HISTOGRAM + bisect.bisect_left(_BOUNDS, step_ns)] += 1

@@ -71,7 +71,7 @@ constexpr double bus_factor(Collective collective, int ranks) {
 }
 
 inline constexpr std::array<char, 8> kMagic = {'L', 'O', 'C', 'K', 'S', 'T', 'E', 'P'};
-inline constexpr std::uint32_t kVersion = 2;
+inline constexpr std::uint32_t kVersion = 3;
 inline constexpr std::size_t kRingSteps = 512;
 inline constexpr std::size_t kNameBytes = 64;  ///< of the node and program names, with a terminating zero
 
@@ -211,6 +211,7 @@ struct Counters {
   std::uint64_t last_step_end_ns = 0;  ///< CLOCK_MONOTONIC
   Histogram step_histogram{};
   std::array<Histogram, kPhases> phase_histogram{};
+  double cost_ratio = 0;  ///< a / b of the planner's cost a*L + b*L*L; infinite if b is 0; 0: no plan
 
   /// Whether the writer measures communication. If not, the zeros mean nothing and are not shown.
   bool communication_measured() const { return comm_transfer_ns != 0 || comm_wait_ns != 0; }
@@ -227,6 +228,7 @@ struct Step {
   std::int64_t late_rank = -1;  ///< the rank that this step waited for longest; -1: none or unknown
   std::uint64_t tokens = 0;
   std::uint64_t padding = 0;
+  std::uint64_t squares = 0;  ///< sum of the samples' squared lengths, of padded rows if padded; 0: unknown
 
   /// The step without exposed communication, because that is where a rank waits for others.
   std::uint64_t own_ns() const {
@@ -242,7 +244,7 @@ struct File {
   alignas(4096) std::array<Step, kRingSteps> ring;
 };
 
-static_assert(sizeof(Header) == 200 && sizeof(Live) == 32 && sizeof(Resources) == 440 && sizeof(Step) == 128);
+static_assert(sizeof(Header) == 200 && sizeof(Live) == 32 && sizeof(Resources) == 440 && sizeof(Step) == 136);
 static_assert(offsetof(File, live) == 512 && offsetof(File, resources) == 1024 &&
               offsetof(File, counters) == 4096 && offsetof(File, ring) == 12288);
 static_assert(std::is_trivially_copyable_v<File>);

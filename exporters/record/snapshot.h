@@ -35,11 +35,13 @@ struct StepCounts {
   std::uint64_t tokens = 0;
   std::uint64_t samples = 0;
   std::uint64_t padding = 0;  ///< padding tokens, not in `tokens`
+  std::uint64_t squares = 0;  ///< as in Step
 
   StepCounts& operator+=(const StepCounts& other) {
     tokens += other.tokens;
     samples += other.samples;
     padding += other.padding;
+    squares += other.squares;
     return *this;
   }
 };

@@ -159,6 +159,7 @@ void Writer::end_step(std::uint64_t step_ns, std::uint64_t end_ns, const StepCou
   step_.end_ns = end_ns;
   step_.tokens = counts.tokens;
   step_.padding = counts.padding;
+  step_.squares = counts.squares;
 
   const std::uint64_t transfer_before = totals_.comm_transfer_ns;
   const std::uint64_t wait_before = totals_.comm_wait_ns;

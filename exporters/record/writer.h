@@ -73,6 +73,7 @@ class Writer {  // NOLINT(clang-analyzer-optin.performance.Padding)
 
   void add_skipped_step() noexcept { ++totals_.skipped_steps; }
   void set_loss_scale(double scale) noexcept { totals_.loss_scale = scale; }
+  void set_cost_ratio(double ratio) noexcept { totals_.cost_ratio = ratio; }
 
   /// Ends the step and publishes it. Adds the part of `step_ns` that the phases do not explain to `other`; if
   /// the phases add up to more, the step is as long as they are. `end_ns` is CLOCK_MONOTONIC.

@@ -242,7 +242,8 @@ Findings find_all(const Run& run) {
   Findings found{.late = find_stragglers(run, rows),
                  .memory = memory_use(run),
                  .verdict = find_verdict(run, rows),
-                 .python = from_python(run)};
+                 .python = from_python(run),
+                 .balance = find_balance(run, rows)};
   std::vector<Advice>& advice = found.advice;
   const Stragglers& late = found.late;
   const Facts facts{.run = run, .late = late};
@@ -253,7 +254,12 @@ Findings find_all(const Run& run) {
   }
   add(staging_slow(facts), advice);
   add(data_wait(facts), advice);
+  const Advised cost = found.balance ? advice_on(*found.balance) : Advised();
+  add(cost, advice);
   for (const Straggler& one : late.found) {
+    const bool of_cost =
+        one.ranks.empty() && (one.cause == Cause::uneven_input || one.cause == Cause::slow_worker);
+    if (cost && of_cost) continue;
     // If most ranks wait for data or write checkpoints, that rule's advice also covers the late rank.
     const bool of_all = (one.cause == Cause::input_data && facts.share(Phase::data_wait) >= kDataWait) ||
                         (one.cause == Cause::checkpoint && facts.share(Phase::checkpoint) >= kCheckpoint);

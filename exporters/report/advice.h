@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "exporters/report/balance.h"
 #include "exporters/report/memory.h"
 #include "exporters/report/stragglers.h"
 #include "exporters/report/verdict.h"
@@ -27,6 +28,7 @@ struct Findings {
   Stragglers late{};
   std::vector<MemoryUse> memory{};
   std::optional<Verdict> verdict{};  ///< none if no step has ended on all ranks
+  std::optional<Balance> balance{};  ///< none if it is not known
   std::vector<Advice> advice{};      ///< empty if nothing stands out
   bool python = false;               ///< the job is in Python, so remedies are too
 };

@@ -87,7 +87,7 @@ constexpr std::array<const char*, kBounds> kIdleRemedies = {
     "Give the loader more workers (#SBATCH --pin=auto,workers=4), and let it copy batches ahead (LoaderOptions{.device = …}).",
     "Give each step more work: plan.accumulate = 4, or a larger plan.cap.",
     "Give each step more work (a larger plan.cap), read the loss once in many steps, and keep other code out of the steps.",
-    "Give the ranks equal cost with our loader (plan.cost = {6 * width, 1}).",
+    "Give the ranks equal cost with our loader (plan.cost = transformer_cost({…})).",
 };
 
 void advise_on_use(const Run& run, const std::optional<Verdict>& verdict, std::vector<Advice>& advice) {

@@ -148,6 +148,7 @@ std::string to_html(const Run& run) {
   html +=
       "\n<p class=\"note\">Own time is the step without communication that backward did not hide, because that is where a rank waits for others. A red row is a slow rank; scattered red is uneven work. Point at an area to see its numbers, which the tables below have too.</p>\n";
   html += straggler_html(found.late);
+  if (found.balance) html += "<p class=\"note\">" + escape(balance_line(*found.balance)) + "</p>";
   html +=
       staging(run) +
       "\n<h2>Numbers</h2><p class=\"note\">Milliseconds per step: means over all steps. The parts from waiting for data to other add up to the whole step; waiting for later ranks is part of communication, hidden or not.</p>" +

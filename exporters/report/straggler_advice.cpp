@@ -60,7 +60,7 @@ Advice uneven_input(const Stragglers& all, const Straggler& late) {
         fmt::format(
             "Uneven input: the slowest rank has {:.0f} % more tokens and works {:.0f} % longer than the median rank, each time another one; if all were equal, {}.",
             100 * late.more_tokens, 100 * late.excess, what_if(all, late)),
-        "Give the ranks equal cost with our loader (plan.cost = {6 * width, 1}); if it does that already, give it more samples per step to choose from: lockstep-plan suggest recommends plan.accumulate and plan.step_tokens."};
+        "Give the ranks equal cost with our loader (plan.cost = transformer_cost({…})); if it does that already, give it more samples per step to choose from: lockstep-plan suggest recommends plan.accumulate and plan.step_tokens."};
   }
   const std::string why = late.more_tokens >= late.excess / 2
                               ? fmt::format("it has {:.0f} % more tokens", 100 * late.more_tokens)
@@ -70,7 +70,7 @@ Advice uneven_input(const Stragglers& all, const Straggler& late) {
       fmt::format(
           "Uneven input: {} works {:.0f} % longer per step than the median rank, because {}; with equal input {}.",
           who(late), 100 * late.excess, why, what_if(all, late)),
-      "Give the ranks equal cost with our loader (plan.cost = {6 * width, 1}), or check the lengths with lockstep-plan make --cost."};
+      "Give the ranks equal cost with our loader (plan.cost = transformer_cost({…})), or check the lengths with lockstep-plan make --cost."};
 }
 
 Advice late_data(const Stragglers& all, const Straggler& late) {

@@ -95,6 +95,7 @@ std::string to_text(const Run& run) {
     text += fmt::format(" {:>9} {:>9}\n", waiting(rank), format_count(tokens_per_second(rank)));
   }
   text += straggler_text(found.late);
+  if (found.balance) text += balance_line(*found.balance) + "\n";
   text += resource_text(run);
   if (run.profile) text += "\n" + profile_text(*run.profile);
   if (!run.staging.empty()) text += "\nstaging:\n";
@@ -163,7 +164,7 @@ nlohmann::json to_json(const Run& run) {
                          {"ranks", std::move(ranks)},    {"staging", std::move(staging)},
                          {"advice", advise(run, found)}, {"rules", std::move(rules)},
                          {"notes", run.notes},           {"stragglers", straggler_json(found.late)},
-                         {"unreadable", run.unreadable}};
+                         {"unreadable", run.unreadable}, {"balance", balance_json(found.balance)}};
   json["profile"] = run.profile ? run.profile->json : nlohmann::json();
   json.update(verdict_json(run, found));
   return json;

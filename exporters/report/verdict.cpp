@@ -126,7 +126,7 @@ constexpr std::array<std::array<std::string_view, 9>, kBounds> kRules = {{
      "data-rank", "data-in-turns", "host-to-device"},
     {"network-rank", "network-slower", "communication"},
     {"checkpoint", "checkpoint-rank", "long-steps", "no-phase"},
-    {"uneven-input", "uneven-steps", "slow-rank", "slow-in-turns"},
+    {"cost", "uneven-input", "uneven-steps", "slow-rank", "slow-in-turns"},
 }};
 
 constexpr std::array<const char*, kBounds> kRemedies = {
@@ -134,7 +134,7 @@ constexpr std::array<const char*, kBounds> kRemedies = {
     "Give the loader more workers (#SBATCH --pin=auto,workers=4) and more batches ahead (LoaderOptions{.batches_ahead = 8}).",
     "Give each step more work: plan.accumulate = 4, or a larger plan.cap.",
     "Give each step more work (a larger plan.cap), so that launching it counts less.",
-    "Give the ranks equal cost with our loader (plan.cost = {6 * width, 1}).",
+    "Give the ranks equal cost with our loader (plan.cost = transformer_cost({…})).",
 };
 
 constexpr std::array<const char*, kBounds> kPythonRemedies = {

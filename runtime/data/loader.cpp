@@ -60,12 +60,18 @@ profile::StepCounts counts_of(const Batch& batch) {
           .padding = static_cast<std::uint64_t>(batch.padding)};
 }
 
+// The report compares the ranks' times with what this cost promises: that the work of all ranks is equal.
+bool balances_cost(const PlanOptions& plan, const LoaderOptions& options) {
+  return plan.speeds.empty() && plan.order != Order::sequential && !options.images;
+}
+
 }  // namespace
 
 struct Loader::State {
-  State(const pack::Reader& reader, const PlanOptions& plan, int rank, profile::StepTimer* step_timer,
+  State(const pack::Reader& reader, const PlanOptions& plan, int own_rank, profile::StepTimer* step_timer,
         comm::Communicator* rank_communicator, const LoaderOptions& loader_options)
-      : timer(step_timer),
+      : rank(own_rank),
+        timer(step_timer),
         options(loader_options),
         plan_options(plan),
         step_sizes_due(rank == 0 && plan.step_tokens > 0 && !loader_options.images),
@@ -86,7 +92,9 @@ struct Loader::State {
     if (const std::size_t empty = count_empty(lengths.tokens); rank == 0 && empty > 0)
       fmt::print(stderr, "lockstep: {} of {} samples are empty and are left out\n", empty,
                  lengths.tokens.size());
-    if (timer != nullptr) timer->add_loader_buffers(memory().total());
+    if (timer == nullptr) return;
+    timer->add_loader_buffers(memory().total());
+    if (balances_cost(plan, options)) timer->set_cost_ratio(plan.cost.ratio());
   }
   State(const State&) = delete;
   State& operator=(const State&) = delete;
@@ -169,6 +177,14 @@ struct Loader::State {
     return built;
   }
 
+  profile::StepCounts counts_of_batch() const {
+    profile::StepCounts counts = counts_of(*batch);
+    if (!balances_cost(plan_options, options)) return counts;
+    const MicroBatchShape shape = shape_of(current.samples(rank), lengths.tokens, plan_options);
+    counts.squares = static_cast<std::uint64_t>(shape.squares);
+    return counts;
+  }
+
   // Sets `staged`. Waits for the next batch or the end of an epoch if necessary.
   void stage_now() {
     if (staged) return;
@@ -225,11 +241,12 @@ struct Loader::State {
     batch = copy.finish(*staged);
     current = next;
     staged.reset();
-    if (timer != nullptr) timer->add_batch(counts_of(*batch));
+    if (timer != nullptr) timer->add_batch(counts_of_batch(), batch->last_of_step);
     stage_next();
     meter.on_batch(waited_ns, first);
   }
 
+  int rank;
   profile::StepTimer* timer;
   LoaderOptions options;
   PlanOptions plan_options;

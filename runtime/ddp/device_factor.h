@@ -19,7 +19,7 @@ class DeviceFactor {
   /// Starts to compute expected / the sum of all ranks' counts, or 0 if that is 0. All ranks call it, before the
   /// reductions that use it.
   void begin(torch::Device device, std::int64_t count, double expected);
-  void forget() { factor_ = torch::Tensor(); }
+  void forget() { factor_ = narrow_ = torch::Tensor(); }
   bool known() const { return factor_.defined(); }
 
   /// Multiplies in the order of the communicator's stream, after the work that the calling thread's stream has.
@@ -29,9 +29,12 @@ class DeviceFactor {
   void multiply_after_hook(const torch::Tensor& gradients, int ranks) const;
 
  private:
+  const torch::Tensor& factor_for(const torch::Tensor& gradients) const;
+
   comm::Communicator& communicator_;
   torch::Tensor count_;   // in use until the sum has ended
   torch::Tensor factor_;  // [1], double
+  torch::Tensor narrow_;  // the same as float
 };
 
 }  // namespace lockstep::ddp

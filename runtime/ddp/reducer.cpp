@@ -56,6 +56,13 @@ std::uint64_t sample_of(const torch::Tensor& tensor) {
   return sample;
 }
 
+bool any_nonzero(const std::vector<torch::Tensor>& tensors) {
+  const torch::NoGradGuard no_grad;
+  std::vector<torch::Tensor> found;
+  for (const auto& tensor : tensors) found.push_back(tensor.ne(0).any());
+  return torch::stack(found).any().item<bool>();
+}
+
 }  // namespace
 
 Reducer::Reducer(comm::Communicator& host_communicator, comm::Communicator& device_communicator,
@@ -139,16 +146,23 @@ void Reducer::begin(Averaging mode, std::int64_t count) {
 void Reducer::refuse_averaged_gradients() {
   if (!gradients_averaged_) return;
   bool nonzero = false;
+  std::vector<torch::Tensor> on_devices;
   const bool unchanged = std::all_of(parameters_.begin(), parameters_.end(), [&](const Parameter& parameter) {
     if (parameter.averaged == nullptr) return true;
     const torch::Tensor& gradient = parameter.tensor.grad();
     if (!gradient.defined() || gradient.data_ptr() != parameter.averaged ||
         gradient._version() != parameter.averaged_version)
       return false;
-    // Zeroed through data(), which counts no version. A device cannot be asked without waiting.
-    nonzero = nonzero || on_device() || sample_of(gradient) != 0;
+    // Perhaps zeroed through data(), which counts no version.
+    if (on_device()) {
+      on_devices.push_back(gradient);
+    } else {
+      nonzero = nonzero || sample_of(gradient) != 0;
+    }
     return true;
   });
+  // The host waits for the device only in a program that leaves all gradients as they were, or zeroes them that way.
+  if (unchanged && !on_devices.empty()) nonzero = any_nonzero(on_devices);
   if (unchanged && nonzero) {
     fail_usage(
         "the gradients of the last synchronised backward would be averaged by count again, because they have not been zeroed; run all micro-batches of an optimizer step but the last one under no_sync(), and call zero_grad() after each optimizer step");

@@ -118,6 +118,10 @@ void StepTimer::set_loss_scale(double scale) {
   if (writer_) writer_->set_loss_scale(scale);
 }
 
+void StepTimer::set_cost_ratio(double ratio) {
+  if (writer_) writer_->set_cost_ratio(ratio);
+}
+
 void StepTimer::add_skipped_step() {
   if (writer_) writer_->add_skipped_step();
 }
@@ -199,12 +203,12 @@ void StepTimer::request_batch(bool new_step) {
   }
 }
 
-void StepTimer::add_batch(const StepCounts& counts) {
+void StepTimer::add_batch(const StepCounts& counts, bool last_of_step) {
   if (evaluations_ > 0) return;
   batch_ = counts;
   if (ended_by_ != EndedBy::loader) return;
   take_batch();
-  progress_ = Progress::trained;
+  progress_ = last_of_step ? Progress::trained : std::max(progress_, Progress::training);
 }
 
 void StepTimer::end_trained_step() {

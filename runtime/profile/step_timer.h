@@ -163,9 +163,11 @@ class StepTimer {
 
   /// The loader calls these: when the program asks for a batch (`new_step`: the previous batch was the last one of its
   /// step), and with the contents of the batch. A batch counts when a forward with gradients follows it; without
-  /// DistributedDataParallel it counts at once.
+  /// DistributedDataParallel it counts at once, and the step is trained with its last one.
   void request_batch(bool new_step);
-  void add_batch(const StepCounts& counts);
+  void add_batch(const StepCounts& counts, bool last_of_step);
+  /// a / b of the cost by which the planner has made the ranks' work equal, for the report.
+  void set_cost_ratio(double ratio);
 
   /// A number of the current step for TensorBoard, such as its loss. Ignored without LOCKSTEP_TENSORBOARD, and on other
   /// ranks than 0.

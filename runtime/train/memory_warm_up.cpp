@@ -6,6 +6,7 @@
 #include <exception>
 #include <fstream>
 #include <new>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -57,6 +58,7 @@ std::string run_micro_batch(const torch::nn::Module& module, const std::function
 }
 
 constexpr double kCloseEnough = 1.05;  // of one cap to the next
+constexpr std::uint64_t kFirstPart = 8;
 
 // "VmRSS" or "VmHWM", its peak.
 std::uint64_t resident_bytes(const std::string& field) {
@@ -121,6 +123,14 @@ class Budget {
   double bytes_ = 0;  // 0: not known
 };
 
+// Throws on all ranks if `work` throws on one. `what`: "try a micro-batch".
+void on_all_ranks(World& world, const std::string& what, const std::function<void()>& work) {
+  const auto failure = comm::run_on_all_ranks(world.communicator(), what, work);
+  if (!failure) return;
+  if (failure->own) std::rethrow_exception(failure->own);
+  fail("rank {} could not {}: {}", failure->rank, what, failure->reason);
+}
+
 // The share of its budget that the rank which needs most needs for one micro-batch; above 1: it does not fit. The same on
 // all ranks: if each decided alone, the operations of a model that communicates would differ.
 double share_on_all_ranks(World& world, const torch::nn::Module& module, const Budget& budget,
@@ -131,11 +141,7 @@ double share_on_all_ranks(World& world, const torch::nn::Module& module, const B
     const bool fits = run_micro_batch(module, [&] { return loss(cap); }).empty();
     share = fits ? budget.share_used() : 2;
   };
-  if (const auto failure =
-          comm::run_on_all_ranks(world.communicator(), "trying the memory of a micro-batch", run)) {
-    if (failure->own) std::rethrow_exception(failure->own);
-    fail("rank {} could not try a micro-batch of {} tokens: {}", failure->rank, cap, failure->reason);
-  }
+  on_all_ranks(world, fmt::format("try a micro-batch of {} tokens", cap), run);
   const auto largest = torch::tensor({share}, torch::kDouble);
   all_reduce(world, largest, ReduceOp::max, "the memory of a micro-batch");
   return largest.item<double>();
@@ -147,12 +153,16 @@ std::uint64_t find_largest_cap(World& world, const torch::nn::Module& module,
                                const std::function<torch::Tensor(std::uint64_t cap)>& loss,
                                const CapSearch& search) {
   const auto parameters = module.parameters();
-  const Budget budget(world, parameters.empty() ? torch::Device(torch::kCPU) : parameters.front().device(),
-                      search);
+  std::optional<Budget> own;
+  on_all_ranks(world, "measure the memory that is left", [&] {
+    own.emplace(world, parameters.empty() ? torch::Device(torch::kCPU) : parameters.front().device(), search);
+  });
+  const Budget& budget = *own;
   std::uint64_t fits = 0;
   std::uint64_t fails = 0;  // 0: none yet
   double used = 0;          // share of the budget, with the cap that fits
-  for (std::uint64_t cap = search.begin;;) {
+  // Nothing is known of the model's memory yet: `begin` itself might be too large by far.
+  for (std::uint64_t cap = std::max<std::uint64_t>(1, search.begin / kFirstPart);;) {
     const double share = share_on_all_ranks(world, module, budget, cap, loss);
     if (share <= 1) {
       fits = cap;
@@ -160,15 +170,19 @@ std::uint64_t find_largest_cap(World& world, const torch::nn::Module& module,
     } else {
       fails = cap;
     }
-    if (fits == 0)
+    const auto refuse = [&] {
       fail(
           "a micro-batch of {} tokens does not fit into memory{}: use activation checkpointing or a smaller model",
-          cap, budget.text());
+          search.begin, budget.text());
+    };
+    if (fits == 0 || (fails != 0 && fails <= search.begin)) refuse();
     // Memory grows at most with the square of the cap.
     const double growth = used > 0.25 ? std::sqrt(1 / used) : 2;
     cap = std::min(static_cast<std::uint64_t>(static_cast<double>(fits) * growth), search.end);
     if (fails != 0) cap = std::min(cap, (fits + fails) / 2);
-    if (static_cast<double>(cap) < static_cast<double>(fits) * kCloseEnough) return fits;
+    if (static_cast<double>(cap) >= static_cast<double>(fits) * kCloseEnough) continue;
+    if (fits < std::min(search.begin, search.end)) refuse();
+    return fits;
   }
 }
 

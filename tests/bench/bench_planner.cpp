@@ -7,20 +7,18 @@
 #include <sys/resource.h>
 
 #include <algorithm>
-#include <cmath>
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "common/clock.h"
-#include "common/error.h"
 #include "common/tool.h"
 #include "runtime/data/plan/order/random.h"
 #include "runtime/data/plan/planner.h"
 #include "runtime/data/plan/tool/plan_stats.h"
+#include "tests/bench/length_lists.h"
 #include "tests/bench/planner_peers.h"
-#include "tests/data/lengths/read_lengths.h"
 
 namespace lockstep::bench {
 namespace {
@@ -39,16 +37,10 @@ struct Settings {
   std::uint64_t stream = 0;
 };
 
-struct List {
-  std::string name;
-  Lengths lengths;
-};
-
 std::vector<List> lists(const Settings& settings) {
-  const std::string folder = LOCKSTEP_BENCH_DATA "/lengths/";
+  const std::string folder = lengths_folder();
   std::vector<List> all;
-  all.push_back({"azure_conv", {read_lengths(folder + "azure_llm_conv_2023.txt"), "azure_conv"}});
-  if (all.back().lengths.tokens.empty()) fail("cannot read the lengths in {}", folder);
+  all.push_back(azure_conv());
   if (settings.quick) return all;
   all.push_back({"wikipedia", data::lengths_from_histogram(folder + "wikipedia_bert_seq512_histogram.csv",
                                                            settings.samples)});
@@ -63,20 +55,6 @@ std::vector<List> lists(const Settings& settings) {
   drawn.fingerprint = data::fingerprint_of(drawn.tokens);
   all.push_back({"azure_conv_drawn", std::move(drawn)});
   return all;
-}
-
-// Synthetic long documents: a Pareto tail of exponent 1.35, most with 4,200 to 20,000 tokens.
-List heavy_tail() {
-  constexpr std::size_t kCount = 12'000;
-  List list{"heavy_tail", {}};
-  data::Random random(1, 0, 0);
-  while (list.lengths.tokens.size() < kCount) {
-    const double u = static_cast<double>(random.next() >> 11U) * 0x1p-53;
-    const double length = 4200 / std::pow(1 - u, 1 / 1.35);
-    list.lengths.tokens.push_back(static_cast<std::uint32_t>(std::clamp(length, 900.0, 126'000.0)));
-  }
-  list.lengths.fingerprint = data::fingerprint_of(list.lengths.tokens);
-  return list;
 }
 
 void report(const std::string& implementation, const List& list, const PlanOptions& options, int runs,

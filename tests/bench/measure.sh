@@ -56,6 +56,8 @@ planner() {
   into planner_stream $bin/bench_planner --json --stream 1000000000
   into imbalance $bin/bench_planner --json --peers --runs 1 --samples 200000 --ranks 8,16,32,64,128,256,512
 }
+# About an hour on one core: width 512 with steps of 8 × 4,096 tokens.
+balance() { into balance $bin/bench_balance --json; }
 loader() { into loader $bin/bench_loader --json --peers; }
 main_job() {
   local bench="$bin/bench_main_job --json"
@@ -71,13 +73,13 @@ page() {
   tar --sort=name --owner=0 --group=0 --mtime=2026-01-01 -C $data --exclude='*.new' --exclude=step_model.json -cJf docs/benchmarks/data.tar.xz .
 }
 
-[ $# -gt 0 ] || set -- allreduce ddp nodes model staging scale planner loader main_job launch pin page
+[ $# -gt 0 ] || set -- allreduce ddp nodes model staging scale planner balance loader main_job launch pin page
 for part in "$@"; do
   case "$part" in
-    allreduce | ddp | nodes | model | staging | scale | planner | loader | main_job | launch | pin | page) "$part" ;;
+    allreduce | ddp | nodes | model | staging | scale | planner | balance | loader | main_job | launch | pin | page) "$part" ;;
     *)
-      echo "measure.sh: '$part' must be one of allreduce, ddp, nodes, model, staging, scale, planner, loader, main_job, launch, pin," \
-        "page" >&2
+      echo "measure.sh: '$part' must be one of allreduce, ddp, nodes, model, staging, scale, planner, balance, loader, main_job, launch," \
+        "pin, page" >&2
       exit 2
       ;;
   esac

@@ -286,9 +286,9 @@ def main():
         "reading": staging_page.reading(lines, table),
     }.items():
         write(name, content)
-    for name, section in {"planner": planner_page.planner, "loader": planner_page.loader}.items():
+    for name in ("planner", "balance", "loader"):
         if select(lines, bench=name):
-            write(name, section(lines, table))
+            write(name, getattr(planner_page, name)(lines, table))
     if select(lines, bench="main_job"):
         write("main job", main_job_page.beside_pytorch(lines, table, verdict))
     if select(lines, bench="main_job_technique"):

@@ -65,6 +65,24 @@ def planner(lines, table):
     return text
 
 
+def balance(lines, table):
+    rows = [
+        [
+            f"{LISTS[line['lengths']]}, {'padded' if line['padded'] else 'packed'}",
+            str(line["width"]),
+            str(line["ranks"]),
+            {**WAYS, "random": "random batches"}[line["implementation"]],
+            f"{line['cost'][0]:,.0f},{line['cost'][1]:g}",
+            f"{line['imbalance_model']:.3f}",
+            f"{line['imbalance_cpu_time']:.3f}",
+            f"{line['floor']:.3f}",
+        ]
+        for line in select(lines, bench="balance")
+    ]
+    head = ["lengths", "width", "ranks", "way", "cost", "imbalance by the cost", "on the clock", "floor"]
+    return table(head, rows)
+
+
 def loader(lines, table):
     rows = []
     for line in select(lines, bench="loader"):

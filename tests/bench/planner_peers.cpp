@@ -59,36 +59,59 @@ bool longest_first(std::span<const SampleId> samples, std::span<const std::uint3
   return true;
 }
 
+std::size_t micro_batches_of(const PlanOptions& options) {
+  return static_cast<std::size_t>(options.ranks) * static_cast<std::size_t>(options.accumulate);
+}
+
+// Cuts the order into batches that end before the sample that does not fit. Padded ones hold rows x longest.
+Bins full_batches(std::span<const SampleId> order, std::span<const std::uint32_t> lengths, std::uint64_t cap,
+                  bool padded) {
+  Bins batches;
+  std::uint64_t tokens = 0;
+  std::uint64_t longest = 0;
+  for (const SampleId id : order) {
+    tokens += lengths[id];
+    longest = std::max<std::uint64_t>(longest, lengths[id]);
+    const std::uint64_t rows = batches.empty() ? 0 : batches.back().size() + 1;
+    if (rows == 0 || (padded ? rows * longest : tokens) > cap) {
+      batches.emplace_back();
+      tokens = longest = lengths[id];
+    }
+    batches.back().push_back(id);
+  }
+  return batches;
+}
+
+// The steps are groups of consecutive batches, in this order.
+Plan plan_of(const Bins& batches, std::span<const std::size_t> groups, std::span<const std::uint32_t> lengths,
+             const PlanOptions& options) {
+  Plan plan = empty_plan(lengths, options);
+  const std::size_t in_step = micro_batches_of(options);
+  for (const std::size_t group : groups) {
+    const auto begin = batches.begin() + static_cast<std::ptrdiff_t>(group * in_step);
+    append_step(plan, Bins(begin, begin + static_cast<std::ptrdiff_t>(in_step)));
+  }
+  return plan;
+}
+
 }  // namespace
 
 Plan fairseq(std::span<const std::uint32_t> lengths, const PlanOptions& options) {
-  Plan plan = empty_plan(lengths, options);
   std::vector<SampleId> order = shuffled(lengths.size(), options);
   std::stable_sort(order.begin(), order.end(),
                    [&](SampleId x, SampleId y) { return lengths[x] < lengths[y]; });
-  // fairseq's batches are padded: max-tokens limits rows x longest.
-  std::vector<std::pair<std::size_t, std::size_t>> batches;
-  for (std::size_t begin = 0; begin < order.size();) {
-    std::size_t end = begin;
-    while (end < order.size() && (end + 1 - begin) * lengths[order[end]] <= options.cap) ++end;
-    end = std::max(end, begin + 1);
-    batches.emplace_back(begin, end);
-    begin = end;
-  }
-  const std::size_t in_step =
-      static_cast<std::size_t>(options.ranks) * static_cast<std::size_t>(options.accumulate);
-  std::vector<std::size_t> groups(batches.size() / in_step);
+  const auto batches = full_batches(order, lengths, options.cap, true);
+  std::vector<std::size_t> groups(batches.size() / micro_batches_of(options));
   std::iota(groups.begin(), groups.end(), std::size_t{0});
   data::Random(options.seed, options.epoch, 2).shuffle(std::span(groups));
-  for (const std::size_t group : groups) {
-    Bins bins;
-    for (std::size_t i = group * in_step; i < (group + 1) * in_step; ++i) {
-      bins.emplace_back(order.begin() + static_cast<std::ptrdiff_t>(batches[i].first),
-                        order.begin() + static_cast<std::ptrdiff_t>(batches[i].second));
-    }
-    append_step(plan, bins);
-  }
-  return plan;
+  return plan_of(batches, groups, lengths, options);
+}
+
+Plan random_batches(std::span<const std::uint32_t> lengths, const PlanOptions& options) {
+  const auto batches = full_batches(shuffled(lengths.size(), options), lengths, options.cap, options.padded);
+  std::vector<std::size_t> groups(batches.size() / micro_batches_of(options));
+  std::iota(groups.begin(), groups.end(), std::size_t{0});
+  return plan_of(batches, groups, lengths, options);
 }
 
 Plan multipack(std::span<const std::uint32_t> lengths, const PlanOptions& options) {

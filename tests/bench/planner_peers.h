@@ -22,6 +22,10 @@ struct Peer {
 /// steps are shuffled, and the last incomplete group of batches is dropped.
 data::Plan fairseq(std::span<const std::uint32_t> lengths, const data::PlanOptions& options);
 
+/// PyTorch's usual way: takes samples in random order, as many as fit, for one batch after the other. Ranks get the batches
+/// in turn, and the last incomplete group is dropped. It is not one of peers().
+data::Plan random_batches(std::span<const std::uint32_t> lengths, const data::PlanOptions& options);
+
 /// multipack_sampler (its README): cuts a random order into steps. A binary search finds the maximum number
 /// of samples that stay below the cap if each, longest first, goes to the rank with the fewest tokens. The
 /// tail is dropped.

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <poll.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -16,6 +15,7 @@
 #include <string_view>
 
 #include "common/leaf/become_user.h"
+#include "common/leaf/memory_file.h"
 #include "plugin/spank/process/report.h"
 
 namespace lockstep::spank {
@@ -76,7 +76,7 @@ bool renumber(const std::vector<int>& descriptors) {
 
 // In memory, because a pipe would hold only a part until the helper reads it.
 UniqueFd file_of(const std::string& input) {
-  UniqueFd file(::memfd_create("input", MFD_CLOEXEC));
+  UniqueFd file = make_memory_file("input");
   if (!file) throw Error("cannot make the input of a process: " + errno_text(errno));
   for (std::size_t done = 0; done < input.size();) {
     const ssize_t put = ::write(file.get(), input.data() + done, input.size() - done);

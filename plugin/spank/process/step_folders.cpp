@@ -71,10 +71,16 @@ void mark_ended(const Folder& parent, const std::string& step, bool of_ended_job
   }
 }
 
-bool is_old(const Folder& parent, const std::string& step, int seconds) {
+// The mark of a step that ended `seconds` ago, with an exclusive lock on it: a step that begins under this name waits until the
+// lock is gone. Empty if there is none, or if such a step has begun. At its own job's end no step begins, and a slurmstepd
+// that has not ended yet does not count.
+UniqueFd lock_old(const Folder& parent, const std::string& step, int seconds, bool of_ended_job) {
+  UniqueFd mark(::openat(parent.fd(), ended(step).c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
   struct stat about {};
-  return ::fstatat(parent.fd(), ended(step).c_str(), &about, AT_SYMLINK_NOFOLLOW) == 0 &&
-         std::time(nullptr) - about.st_mtime >= seconds;
+  const bool usable = mark && (::flock(mark.get(), LOCK_EX | LOCK_NB) == 0 || of_ended_job) &&
+                      parent.is_name_of(ended(step), mark.get()) && ::fstat(mark.get(), &about) == 0;
+  if (!usable || std::time(nullptr) - about.st_mtime < seconds) mark.reset();
+  return mark;
 }
 
 // A folder that cannot be removed, or that another job's end has just removed, must not stop the others.
@@ -90,10 +96,12 @@ void each_folder(const Folder& parent, const Work& work) {
   }
 }
 
-void remove_old(const Folder& of_user, const std::string& step) {
+void remove_old(const Folder& of_user, const std::string& step, int seconds, bool of_ended_job) {
+  const UniqueFd mark = lock_old(of_user, step, seconds, of_ended_job);
+  if (!mark) return;
   try {
     of_user.remove(step);
-    of_user.remove(ended(step));
+    if (of_user.is_name_of(ended(step), mark.get())) of_user.remove(ended(step));
   } catch (const Error& error) {
     log(error.what());
   }
@@ -113,8 +121,13 @@ void clean_up_records(const Folder& records, uid_t uid, const std::string& job, 
     const Steps steps = steps_in(of_user);
     for (const std::string& step : steps.all) {
       const bool of_ended_job = user == std::to_string(uid) && job_of(step) == job;
-      if (of_ended_job || !steps.running_jobs.contains(job_of(step))) mark_ended(of_user, step, of_ended_job);
-      if (is_old(of_user, step, keep)) remove_old(of_user, step);
+      if (!of_ended_job && steps.running_jobs.contains(job_of(step))) {
+        // Taken for ended when the job had no step here: the time counts from its next pause.
+        ::utimensat(of_user.fd(), ended(step).c_str(), nullptr, AT_SYMLINK_NOFOLLOW);
+        continue;
+      }
+      mark_ended(of_user, step, of_ended_job);
+      remove_old(of_user, step, keep, of_ended_job);
     }
   });
 }

@@ -15,6 +15,7 @@
 
 #include "common/error.h"
 #include "common/job_limits.h"
+#include "common/leaf/memory_file.h"
 #include "common/leaf/unique_fd.h"
 #include "common/units.h"
 
@@ -98,7 +99,7 @@ void allocate_pages(int descriptor, std::size_t bytes) {
 std::shared_ptr<void> allocate(std::size_t bytes) {
   const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
   const std::size_t size = round_up(bytes == 0 ? 1 : bytes, page);
-  UniqueFd file(::memfd_create("lockstep", MFD_CLOEXEC));
+  UniqueFd file = make_memory_file("lockstep");
   if (!file) fail_errno("cannot create shared memory");
   allocate_pages(file.get(), size);
   void* memory = map_aligned(file.get(), size);

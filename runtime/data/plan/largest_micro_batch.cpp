@@ -3,46 +3,36 @@
 #include "runtime/data/plan/planner.h"
 
 namespace lockstep::data {
-namespace {
 
-struct Costly {
-  MicroBatchShape shape;
-  double cost = 0;
-};
-
-Costly measure(std::span<const SampleId> samples, std::span<const std::uint32_t> lengths,
-               const PlanOptions& options) {
-  Costly result;
-  std::uint64_t longest = 0;
+MicroBatchShape shape_of(std::span<const SampleId> samples, std::span<const std::uint32_t> lengths,
+                         const PlanOptions& options) {
+  MicroBatchShape shape{.samples = static_cast<std::int64_t>(samples.size())};
   for (const SampleId id : samples) {
-    const std::uint64_t length = planned_length(id, lengths[sample_of(id)], options);
-    longest = std::max(longest, length);
-    result.shape.tokens += static_cast<std::int64_t>(length);
-    result.cost += options.cost.of(length);
+    const std::int64_t length = planned_length(id, lengths[sample_of(id)], options);
+    shape.longest = std::max(shape.longest, length);
+    shape.tokens += length;
+    shape.squares += length * length;
   }
-  result.shape.samples = static_cast<std::int64_t>(samples.size());
-  if (options.padded && longest > 0) {
-    longest = padded_length(longest, options.pad_multiple, options.cap);
-    result.shape.tokens = result.shape.samples * static_cast<std::int64_t>(longest);
-    result.cost = static_cast<double>(samples.size()) * options.cost.of(longest);
+  if (options.padded && shape.longest > 0) {
+    shape.longest = static_cast<std::int64_t>(
+        padded_length(static_cast<std::uint64_t>(shape.longest), options.pad_multiple, options.cap));
+    shape.tokens = shape.samples * shape.longest;
+    shape.squares = shape.tokens * shape.longest;
   }
-  result.shape.longest = static_cast<std::int64_t>(longest);
-  return result;
+  return shape;
 }
 
-}  // namespace
-
 MicroBatchShape largest_micro_batch(const Plan& plan, std::span<const std::uint32_t> lengths) {
-  Costly largest;
+  MicroBatchShape largest;
   for (std::size_t step = 0; step < plan.steps(); ++step) {
     for (int rank = 0; rank < plan.options().ranks; ++rank) {
       for (std::size_t i = 0; i < plan.micro_batches(step, rank); ++i) {
-        const Costly found = measure(plan.micro_batch(step, rank, i), lengths, plan.options());
-        if (found.cost > largest.cost) largest = found;
+        const MicroBatchShape found = shape_of(plan.micro_batch(step, rank, i), lengths, plan.options());
+        if (cost_of(found, plan.options().cost) > cost_of(largest, plan.options().cost)) largest = found;
       }
     }
   }
-  return largest.shape;
+  return largest;
 }
 
 }  // namespace lockstep::data

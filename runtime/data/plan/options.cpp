@@ -29,6 +29,19 @@ T value_of(const std::string& word, const std::array<const char*, count>& names,
 
 }  // namespace
 
+Cost transformer_cost(const TransformerSizes& sizes) {
+  const auto positive = [](double value, const char* name) {
+    if (!(value > 0)) fail_usage("the {} of a transformer must be above 0, not {}", name, value);
+    return value;
+  };
+  const double width = positive(static_cast<double>(sizes.width), "width");
+  const double layers = positive(static_cast<double>(sizes.layers), "number of layers");
+  const double of_token = 12 * width * width + width * static_cast<double>(sizes.vocabulary) / layers;
+  const double of_pair =
+      (sizes.causal ? 1 : 2) * width * positive(sizes.attention, "factor of the time of attention");
+  return {.a = of_token / of_pair, .b = 1};
+}
+
 void check_options(const PlanOptions& options) {
   if (options.ranks < 1) fail_usage("ranks must be at least 1, not {}", options.ranks);
   if (options.accumulate < 1) fail_usage("accumulate must be at least 1, not {}", options.accumulate);

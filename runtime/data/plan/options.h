@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -38,7 +39,7 @@ inline std::uint64_t epoch_of(SampleId id) {
   return (id >> kEpochShift) & 0xffU;
 }
 
-/// The cost of a sample of L tokens: a*L + b*L*L, in any unit. For a transformer of width h, a/b is about 6h.
+/// The cost of a sample of L tokens: a*L + b*L*L, in any unit. For a transformer, use transformer_cost().
 struct Cost {
   double a = 1;
   double b = 0;
@@ -47,7 +48,25 @@ struct Cost {
     const auto tokens = static_cast<double>(length);
     return tokens * (a + b * tokens);
   }
+  /// a ÷ b; infinite if b is 0. Only this decides what is equal.
+  double ratio() const { return b > 0 ? a / b : std::numeric_limits<double>::infinity(); }
 };
+
+/// The sizes that decide the cost of a transformer.
+struct TransformerSizes {
+  std::int64_t width = 0;
+  std::int64_t layers = 1;
+  std::int64_t vocabulary = 0;  ///< of the output layer; 0: there is none
+  /// Attention computes only the pairs that a causal mask leaves, as FlashAttention's kernels do; false: all pairs.
+  bool causal = true;
+  /// The time of an operation of attention, exponents included, ÷ that of one of the linear layers.
+  double attention = 1.25;
+};
+
+/// The cost of its forward and backward, with b = 1: a is the operations of the linear layers (12 width^2 in each layer, and
+/// width * vocabulary) for a token ÷ those of attention for a pair of tokens (2 width in each layer, half of it if causal).
+/// Throws UsageError naming the size that is not positive.
+Cost transformer_cost(const TransformerSizes& sizes);
 
 /// The order in which an epoch takes the samples.
 enum class Order {

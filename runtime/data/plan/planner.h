@@ -198,14 +198,24 @@ Plan make_plan(std::span<const std::uint32_t> lengths, const PlanOptions& option
 /// A hash of the lengths in their order.
 std::string fingerprint_of(std::span<const std::uint32_t> lengths);
 
-/// The shape of a micro-batch, to try before training whether it fits into memory (runtime/train/debug.h).
+/// The shape of a micro-batch.
 struct MicroBatchShape {
   std::int64_t samples = 0;
   std::int64_t longest = 0;  ///< tokens of the longest sample; of each row, if padded
   std::int64_t tokens = 0;   ///< in all; with the padding, if padded: samples x longest
+  std::int64_t squares = 0;  ///< sum of the samples' squared lengths; of the rows', if padded
 };
 
-/// The micro-batch of any rank with the highest cost by the plan's Cost. `lengths` are those that the plan was made of.
+/// The shape of a micro-batch of a plan with these options.
+MicroBatchShape shape_of(std::span<const SampleId> samples, std::span<const std::uint32_t> lengths,
+                         const PlanOptions& options);
+
+inline double cost_of(const MicroBatchShape& shape, const Cost& cost) {
+  return cost.a * static_cast<double>(shape.tokens) + cost.b * static_cast<double>(shape.squares);
+}
+
+/// The micro-batch of any rank with the highest cost by the plan's Cost, to try before training whether it fits into memory
+/// (runtime/train/debug.h). `lengths` are those that the plan was made of.
 /// All zero for a plan without steps.
 MicroBatchShape largest_micro_batch(const Plan& plan, std::span<const std::uint32_t> lengths);
 

@@ -1,3 +1,4 @@
+#include <cmath>
 #include <cstring>
 #include <limits>
 #include <type_traits>
@@ -17,6 +18,11 @@ void widen_from(std::span<const std::byte> from, std::span<std::int64_t> into) {
     std::memcpy(&number, from.data() + i * sizeof(T), sizeof(T));
     if constexpr (std::is_same_v<T, std::uint64_t>) {
       if (number > kMaxToken) fail("token {} is {}, but tokens must not exceed {}", i, number, kMaxToken);
+    }
+    if constexpr (std::is_floating_point_v<T>) {
+      constexpr T kBeyond = T{0x1p63};
+      if (!(number >= -kBeyond && number < kBeyond) || std::trunc(number) != number)
+        fail("token {} is {}, but tokens must be whole numbers of 64 bits", i, number);
     }
     into[i] = static_cast<std::int64_t>(number);  // NOLINT(bugprone-signed-char-misuse): the sign is meant
   }

@@ -72,8 +72,17 @@ std::size_t find_part(const Reader& reader, std::size_t sample, const CatArgumen
   fail("{}: sample {} ({}) has no part '{}'", arguments.source, sample, reader.key(sample), kind);
 }
 
+template <typename Number>
+nlohmann::json fractions(const std::vector<std::byte>& payload) {
+  std::vector<Number> numbers(payload.size() / sizeof(Number));
+  std::memcpy(numbers.data(), payload.data(), numbers.size() * sizeof(Number));
+  return numbers;
+}
+
 /// The numbers of a sample of tokens.
 nlohmann::json token_list(const std::vector<std::byte>& payload, TokenType type) {
+  if (type == TokenType::f32) return fractions<float>(payload);
+  if (type == TokenType::f64) return fractions<double>(payload);
   const auto bytes = static_cast<std::size_t>(std::max(1, bytes_of(type)));
   std::vector<std::int64_t> tokens(payload.size() / bytes);
   widen(type, payload, tokens);

@@ -140,6 +140,36 @@ TEST_F(LoaderTest, TheRecordHoldsTheTimeOfTheThreadsAndTheirProcessorTime) {
   EXPECT_LT(waiting, 0.7 * computing);
 }
 
+// So that the report can compare it with the time that it took.
+TEST_F(LoaderTest, TheRecordHoldsTheWorkThatThePlanGaveToEachStep) {
+  const auto lengths = lengths_from_pack(*reader_, "test").tokens;
+  for (const bool padded : {false, true}) {
+    const lockstep::testing::TemporaryFolder folder;
+    profile::StepTimer timer({.node = "n1", .program = "test"}, {.folder = folder.path()});
+    const record::Reader record(timer.file());
+    PlanOptions plan = alone();
+    plan.accumulate = 2;
+    plan.padded = padded;
+    plan.cost = {.a = 6, .b = 3};
+    Loader loader(*reader_, plan, 0, &timer, {.next_epoch_ahead = false});
+    take(loader, kAll);
+    timer.finish();
+    const record::Snapshot written = record.read();
+    EXPECT_EQ(written.counters.cost_ratio, 2);
+    const Plan expected = make_plan(lengths, plan);
+    ASSERT_EQ(written.steps.size(), expected.steps());
+    for (std::size_t step = 0; step < expected.steps(); ++step) {
+      double cost = 0;
+      for (std::size_t i = 0; i < expected.micro_batches(step, 0); ++i)
+        cost += cost_of(shape_of(expected.micro_batch(step, 0, i), lengths, plan), plan.cost);
+      const record::Step& found = written.steps[step];
+      EXPECT_EQ(plan.cost.a * static_cast<double>(found.tokens + found.padding) +
+                    plan.cost.b * static_cast<double>(found.squares),
+                cost);
+    }
+  }
+}
+
 TEST_F(LoaderTest, BatchesThatMayNotFitIntoMemoryAreReportedBeforeTheFirstOne) {
   const LoaderMemory memory{.batch = 600, .batches = 5};
   EXPECT_EQ(advice_on_memory(memory, 2, {.available = 6000, .of = "this node"}), std::nullopt);

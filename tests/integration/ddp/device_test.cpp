@@ -6,6 +6,7 @@
 #include <chrono>
 #include <thread>
 
+#include "runtime/ddp/operation_observer.h"
 #include "runtime/ddp/reducer.h"
 #include "tests/integration/ddp/models.h"
 #include "tests/integration/mpi_world.h"
@@ -142,6 +143,48 @@ TEST_F(OnADevice, SixteenBitGradientsAreScaledBeforeTheReduction) {
       EXPECT_NEAR(parameter.grad().min().item<double>(), mean, mean / 128);
     }
   }
+}
+
+// On the device, where a product with a double takes many times longer.
+TEST_F(OnADevice, FloatGradientsAreMultipliedByAFloat) {
+  torch::nn::Linear layer(3, 2);
+  auto reducer = reducer_of(*layer, small_buckets());
+  std::vector<std::string> mixed;
+  const ddp::OperationObserver observer([&](const ddp::Operation& operation) {
+    if (std::string_view(operation.name) != "aten::mul_") return;
+    for (const auto& input : operation.inputs) {
+      if (input.isTensor() && input.toTensor().scalar_type() == torch::kDouble && input.toTensor().dim() > 0)
+        mixed.emplace_back(operation.name);
+    }
+  });
+  for (int step = 0; step < 3; ++step) {
+    layer->zero_grad();
+    reducer.begin(ddp::Averaging::by_count, 3);
+    const auto loss = layer->weight.sum() + layer->bias.sum();
+    loss.backward(torch::full_like(loss, reducer.average().loss_factor()));
+    reducer.finish();
+    for (const auto& parameter : layer->parameters())
+      EXPECT_NEAR(parameter.grad().max().item<double>(), 1.0 / 3, 1e-7);
+  }
+  EXPECT_THAT(mixed, ::testing::IsEmpty());
+}
+
+TEST_F(OnADevice, OnlyGradientsThatAreNotZeroAreNotAveragedAgain) {
+  torch::nn::Linear layer(3, 2);
+  auto reducer = reducer_of(*layer, small_buckets());
+  const auto step = [&](std::int64_t count) {
+    reducer.begin(ddp::Averaging::by_count, count);
+    const auto loss = layer->weight.sum() + layer->bias.sum();
+    loss.backward(torch::full_like(loss, reducer.average().loss_factor()));
+    reducer.finish();
+  };
+  for (int i = 0; i < 3; ++i) {
+    step(2);
+    EXPECT_THAT(error_of([&] { step(2); }), HasSubstr("have not been zeroed"));
+    for (auto& parameter : layer->parameters()) parameter.mutable_grad().data().zero_();
+  }
+  step(0);  // no rank has a token: zeros
+  step(2);
 }
 
 // So the host may be a step ahead of the device and of the other ranks.

@@ -89,6 +89,16 @@ TEST(LargestCap, GrowsUntilTheMemoryIsUsedAndNotBeyond) {
   EXPECT_EQ(find_largest_cap(world(), *rows.model, rows.loss(), {.end = 700}), 700U);
 }
 
+// Linux would give the memory, and end the process later.
+TEST(LargestCap, TheFirstOneIsTriedOnlyIfAPartOfItFits) {
+  Rows rows;
+  const auto error = error_of([&] {
+    find_largest_cap(world(), *rows.model, rows.loss(), {.begin = 200'000, .limit_bytes = 200U << 20U});
+  });
+  EXPECT_THAT(error, HasSubstr("a micro-batch of 200000 tokens does not fit into memory"));
+  EXPECT_LT(rows.largest, 30000U);
+}
+
 // The model communicates, so all ranks must try the same caps.
 TEST(LargestCap, OfOneRankWithLessMemoryIsThatOfAll) {
   const std::uint64_t limit = world().rank() == 0 ? 60U << 20U : 200U << 20U;

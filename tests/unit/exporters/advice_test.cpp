@@ -11,7 +11,7 @@
 
 #include "common/clock.h"
 #include "common/files.h"
-#include "tests/unit/exporters/made_up_run.h"
+#include "tests/unit/exporters/planned_run.h"
 
 namespace lockstep::report {
 namespace {
@@ -294,6 +294,9 @@ std::vector<Fault> faults() {
          does.slow_down(1.3);
        },
        "30 % more tokens", "lockstep-plan suggest"},
+      {"cost", lockstep::testing::planned(768, 2304), "promised that the slowest rank works 1.000 times",
+       "Set plan.cost = {2300, 1} instead of {768, 1}: a should be 3 times as large",
+       [](MadeUpRun& run) { run.also = [](Writer& writer, int, int) { writer.set_cost_ratio(768); }; }},
       {"network-rank", [](RankStep& does, int rank, int) { does.late_network = rank == 3 ? 25 : 0; },
        "for the communication of rank 3 on n2", "ip -s link"},
       {"network-slower", [](RankStep& does, int, int step) { does.network = lately(step) ? 60 : 3; },

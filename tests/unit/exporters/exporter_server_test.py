@@ -247,6 +247,28 @@ class ExporterServer(unittest.TestCase):
             prometheus.settimeout(20)
             self.assertTrue(prometheus.recv(100).startswith(b"HTTP/1.1 200"))
 
+    def test_of_clients_with_equally_many_connections_the_oldest_connection_ends(self):
+        if os.geteuid() != 0:
+            self.skipTest("needs root")
+        if os.environ.get("LOCKSTEP_TEST_NETWORK") != "own":
+            again = subprocess.run(["unshare", "--net", sys.executable, "-B", __file__, BIN, self.id().removeprefix("__main__.")],
+                                   env={**os.environ, "LOCKSTEP_TEST_NETWORK": "own"}, capture_output=True, text=True)
+            if "Operation not permitted" in again.stderr:
+                self.skipTest("needs network namespaces")
+            return self.assertEqual(again.returncode, 0, again.stderr)
+        for change in (["link", "set", "lo", "up"], ["addr", "add", "10.1.0.1/16", "dev", "lo"]):
+            subprocess.run(["ip", *change], check=True)
+        with self.exporter("--listen", ":0") as url, contextlib.ExitStack() as stack:
+            port = int(re.search(r":(\d+)/", url)[1])
+            clients = [stack.enter_context(socket.create_connection(("10.1.0.1", port), source_address=(f"10.1.0.{number}", 0)))
+                       for number in range(100, 100 - 65, -1)]
+            clients[0].settimeout(20)
+            self.assertEqual(clients[0].recv(1), b"")
+            lowest = clients[-1]
+            lowest.sendall(b"GET /metrics HTTP/1.1\r\nHost: n1\r\n\r\n")
+            lowest.settimeout(20)
+            self.assertTrue(lowest.recv(100).startswith(b"HTTP/1.1 200"))
+
     def other_address(self):
         """An address of this machine outside 127.0.0.0/8."""
         try:

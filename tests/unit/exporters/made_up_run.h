@@ -30,6 +30,7 @@ struct RankStep {
   std::uint64_t tokens = 1000;
   std::uint64_t samples = 10;
   std::uint64_t padding = 10;
+  std::uint64_t squares = 0;
 
   double own() const {
     return data_wait + host_to_device + forward + backward + optimizer + checkpoint + other;
@@ -116,8 +117,9 @@ struct MadeUpRun {
         writer->add_comm(ns(network + 5), ns(wait), wait <= 0 ? -1 : (late > 0 ? late_rank : last));
       }
       if (also) also(*writer, rank, step);
-      writer->end_step(ns(end + late_network + network), 0,
-                       {.tokens = mine.tokens, .samples = mine.samples, .padding = mine.padding});
+      writer->end_step(
+          ns(end + late_network + network), 0,
+          {.tokens = mine.tokens, .samples = mine.samples, .padding = mine.padding, .squares = mine.squares});
     }
   }
 

@@ -70,14 +70,14 @@ TEST_F(StepTimerTest, BatchesThatAreOnlyEvaluatedDoNotCount) {
   StepTimer timer(identity_);
   timer.add_model(&kModel);
   timer.request_batch(true);
-  timer.add_batch({.tokens = 5, .samples = 2, .padding = 1});
+  timer.add_batch({.tokens = 5, .samples = 2, .padding = 1}, true);
   timer.begin_training_forward(&kModel);
   timer.add_backward_tokens(4);  // the loader's numbers are used: they have samples and padding
   timer.note_synchronised(&kModel);
   timer.request_batch(true);
   EXPECT_EQ(timer.totals().steps, 1);
   for (int batch = 0; batch < 3; ++batch) {
-    timer.add_batch({.tokens = 100, .samples = 1, .padding = 0});
+    timer.add_batch({.tokens = 100, .samples = 1, .padding = 0}, true);
     timer.request_batch(true);
   }
   EXPECT_EQ(timer.totals().steps, 1);
@@ -92,7 +92,7 @@ TEST_F(StepTimerTest, LoadersStepEndsOnceThoughEachMicroBatchIsSynchronised) {
   timer.add_model(&kModel);
   for (int batch = 0; batch < 4; ++batch) {
     timer.request_batch(batch % 2 == 0);
-    timer.add_batch({.tokens = 5, .samples = 1, .padding = 0});
+    timer.add_batch({.tokens = 5, .samples = 1, .padding = 0}, batch % 2 == 1);
     timer.begin_training_forward(&kModel);
     timer.note_synchronised(&kModel);
   }
@@ -173,7 +173,7 @@ TEST_F(StepTimerTest, AnEvaluationEndsTheStepAndBelongsToNone) {
         const auto wait = timer.phase(Phase::data_wait);
         work_for_us(kLong);
       }
-      if (with_loader) timer.add_batch({.tokens = 1000, .samples = 1, .padding = 0});
+      if (with_loader) timer.add_batch({.tokens = 1000, .samples = 1, .padding = 0}, true);
       timer.end_evaluation();
       work_for_us(kLong);
       timer.end_evaluation();
@@ -181,7 +181,7 @@ TEST_F(StepTimerTest, AnEvaluationEndsTheStepAndBelongsToNone) {
     evaluate();  // before the training
     for (int step = 1; step <= 3; ++step) {
       if (with_loader) timer.request_batch(true);
-      if (with_loader) timer.add_batch({.tokens = 20, .samples = 1, .padding = 0});
+      if (with_loader) timer.add_batch({.tokens = 20, .samples = 1, .padding = 0}, true);
       two_micro_batches(timer);
       evaluate();
       EXPECT_EQ(timer.totals().steps, step) << "it ends the step";
@@ -218,7 +218,7 @@ TEST_F(StepTimerTest, AnEvaluationWithoutModelsDoesNotMakeSteps) {
   StepTimer timer(identity_);
   const auto batch = [&] {
     timer.request_batch(true);
-    timer.add_batch({.tokens = 5, .samples = 1, .padding = 0});
+    timer.add_batch({.tokens = 5, .samples = 1, .padding = 0}, true);
   };
   for (int step = 1; step <= 3; ++step) {
     batch();
@@ -278,12 +278,25 @@ TEST_F(StepTimerTest, LoaderAloneEndsSteps) {
   StepTimer timer(identity_);
   for (int batch = 0; batch < 4; ++batch) {
     timer.request_batch(batch % 2 == 0);
-    timer.add_batch({.tokens = 5, .samples = 1, .padding = 0});
+    timer.add_batch({.tokens = 5, .samples = 1, .padding = 0}, batch % 2 == 1);
   }
   timer.request_batch(true);  // the end of the epoch
   timer.request_batch(true);  // and the next one's first batch
   EXPECT_EQ(timer.totals().steps, 2);
   EXPECT_EQ(timer.totals().counts.tokens, 20);
+}
+
+// Such as a label that the program fetches between the micro-batches of a step.
+TEST_F(StepTimerTest, AWaitOfTheProgramDoesNotEndALoadersStepBeforeItsLastBatch) {
+  StepTimer timer(identity_);
+  for (int batch = 0; batch < 4; ++batch) {
+    timer.request_batch(batch % 2 == 0);
+    timer.add_batch({.tokens = 5, .samples = 1, .padding = 0}, batch % 2 == 1);
+    const auto wait = timer.phase(Phase::data_wait);
+  }
+  timer.finish();
+  EXPECT_EQ(timer.totals().steps, 2);
+  EXPECT_EQ(timer.last_step().counts.tokens, 10);
 }
 
 TEST_F(StepTimerTest, WaitingForAnyRangeIsTimed) {

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -112,6 +113,33 @@ TEST_F(StepFolders, RecordsOfAJobThatRunsStay) {
               UnorderedElementsAre("1.batch", ".running-1.batch", "1.0", ".running-1.0"));
   end(kAlice, "1", 0);
   EXPECT_THAT(names(base_ / std::to_string(kAlice)), IsEmpty());
+}
+
+// A job whose steps do not always use all of its nodes.
+TEST_F(StepFolders, RecordsStayIfTheJobBeginsAnotherStepHere) {
+  begin(kAlice, "1.0").reset();
+  end(kBob, "2", kLong);  // no sign of job 1
+  EXPECT_TRUE(fs::exists(at(kAlice, ".ended-1.0")));
+  const timespec long_ago[2] = {{1000, 0}, {1000, 0}};
+  ASSERT_EQ(::utimensat(AT_FDCWD, at(kAlice, ".ended-1.0").c_str(), long_ago, 0), 0);
+  UniqueFd next = begin(kAlice, "1.1");
+  end(kBob, "3", kLong);
+  EXPECT_TRUE(fs::exists(at(kAlice, "1.0")));
+  next.reset();
+  end(kBob, "4", kLong);
+  EXPECT_TRUE(fs::exists(at(kAlice, "1.0"))) << "its hour begins when the job is seen for the last time";
+  end(kAlice, "1", 0);
+  EXPECT_THAT(names(base_ / std::to_string(kAlice)), IsEmpty());
+}
+
+TEST_F(StepFolders, AStepThatBeginsKeepsTheRecordsOfItsName) {
+  begin(kAlice, "1.0").reset();
+  end(kBob, "2", kLong);
+  // As between the two calls of mark_running(): the lock is taken, and the name is still the old one.
+  const UniqueFd beginning(::open(at(kAlice, ".ended-1.0").c_str(), O_RDONLY | O_CLOEXEC));
+  ASSERT_EQ(::flock(beginning.get(), LOCK_SH | LOCK_NB), 0);
+  end(kBob, "3", 0);
+  EXPECT_THAT(names(base_ / std::to_string(kAlice)), UnorderedElementsAre("1.0", ".ended-1.0"));
 }
 
 TEST_F(StepFolders, AStepWithoutAMarkIsKnownToEndOnlyWithItsJob) {

@@ -30,6 +30,21 @@ TEST(LargestMicroBatch, IsTheOneWithTheMaximumCost) {
   EXPECT_EQ(by_squares.longest, 60);
 }
 
+TEST(ShapeOfAMicroBatch, HasTheTokensAndSquaresOfItsCost) {
+  const std::vector<std::uint32_t> lengths = {30, 5, 29};
+  const std::vector<SampleId> samples = {0, 2};
+  PlanOptions options{.cap = 96, .cost = {.a = 7, .b = 2}, .pad_multiple = 16};
+  const MicroBatchShape packed = shape_of(samples, lengths, options);
+  EXPECT_EQ(packed.tokens, 59);
+  EXPECT_EQ(packed.squares, 30 * 30 + 29 * 29);
+  EXPECT_EQ(cost_of(packed, options.cost), options.cost.of(30) + options.cost.of(29));
+  options.padded = true;
+  const MicroBatchShape padded = shape_of(samples, lengths, options);
+  EXPECT_EQ(padded.tokens, 2 * 32);
+  EXPECT_EQ(padded.squares, 2 * 32 * 32);
+  EXPECT_EQ(cost_of(padded, options.cost), 2 * options.cost.of(32));
+}
+
 TEST(LargestMicroBatch, CountsThePadding) {
   const MicroBatchShape shape =
       largest({29, 30, 27}, {.cap = 96, .padded = true, .order = Order::sequential, .pad_multiple = 16});

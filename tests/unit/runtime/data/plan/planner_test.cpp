@@ -23,6 +23,17 @@ using testing::Ge;
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
+TEST(TransformerCost, IsTheRatioOfTheOperations) {
+  // 12 * 100^2 operations for a token in each layer, and 100 * 400 once; 100 (causal) or 200 for a pair.
+  EXPECT_DOUBLE_EQ(transformer_cost({.width = 100, .attention = 1}).a, 1200);
+  EXPECT_DOUBLE_EQ(transformer_cost({.width = 100, .causal = false, .attention = 1}).a, 600);
+  EXPECT_DOUBLE_EQ(transformer_cost({.width = 100, .layers = 2, .vocabulary = 400, .attention = 1}).a, 1400);
+  EXPECT_DOUBLE_EQ(transformer_cost({.width = 100, .attention = 2}).a, 600);
+  EXPECT_EQ(transformer_cost({.width = 100}).b, 1);
+  EXPECT_THAT([] { (void)transformer_cost({}); },
+              ThrowsMessage<UsageError>(HasSubstr("the width of a transformer must be above 0, not 0")));
+}
+
 TEST(Planner, UsesEverySampleOnceUnderTheCapForAnyLengthsAndOptions) {
   RandomOptions random(7);
   for (unsigned seed = 0; seed < 150; ++seed) {

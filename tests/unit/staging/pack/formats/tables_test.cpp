@@ -91,6 +91,21 @@ TEST_F(FormatTables, ReadingDetectsDamagedHdf5Chunks) {
   EXPECT_THAT([&] { (void)open(source)->view(0); }, ThrowsErrorWith("sample 0", "use read()"));
 }
 
+TEST_F(FormatTables, NumbersThatAreNotWholeAreNotTokens) {
+  std::vector<std::int64_t> into(2);
+  const auto widen_floats = [&](float second) {
+    const std::vector<float> numbers = {-3, second};
+    widen(TokenType::f32, std::as_bytes(std::span(numbers)), into);
+  };
+  widen_floats(16777216);
+  EXPECT_THAT(into, testing::ElementsAre(-3, 16777216));
+  EXPECT_THAT([&] { widen_floats(2.5F); }, ThrowsErrorWith("token 1 is 2.5", "whole numbers"));
+  EXPECT_THAT([&] { widen_floats(1e20F); }, ThrowsErrorWith("token 1 is 1e+20", "64 bits"));
+  const std::vector<double> numbers = {1, std::nan("")};
+  EXPECT_THAT([&] { widen(TokenType::f64, std::as_bytes(std::span(numbers)), into); },
+              ThrowsErrorWith("token 1 is nan", "whole numbers"));
+}
+
 // 2^63 and above would become negative.
 TEST_F(FormatTables, TokensThatDoNotFitIntoASignedNumberAreRefusedWithTheirValue) {
   const std::string tokens = bytes_of(std::uint64_t{7}) + bytes_of(std::uint64_t{1} << 63);

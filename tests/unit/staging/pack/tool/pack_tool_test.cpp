@@ -9,7 +9,7 @@
 #include "common/files.h"
 #include "common/process.h"
 #include "staging/pack/tool/packing_verb.h"
-#include "tests/unit/staging/staging_world.h"
+#include "tests/unit/staging/pack/formats/format_world.h"
 
 namespace lockstep::pack {
 namespace {
@@ -64,6 +64,15 @@ TEST_F(PackTool, ShowsTokensAsNumbers) {
   const auto stats = nlohmann::json::parse(run({"stats", at("p"), "--json"}).output);
   EXPECT_EQ(stats.at("unit"), "tokens");
   EXPECT_EQ(stats.at("total"), 2);
+}
+
+TEST_F(PackTool, ShowsFractionsAsTheyAre) {
+  const std::vector<float> numbers = {0.5F, -2};
+  write("m/a.idx", staging_test::megatron_index(7, {2}));
+  write("m/a.bin", std::string(reinterpret_cast<const char*>(numbers.data()), 8));
+  const auto shown = run({"cat", at("m"), "--sample", "0", "--json"});
+  ASSERT_EQ(shown.exit_code, 0) << shown.error;
+  EXPECT_EQ(nlohmann::json::parse(shown.output).at("tokens"), (std::vector<double>{0.5, -2}));
 }
 
 TEST_F(PackTool, DamageIsOneLineAndExitCodeOne) {
