@@ -242,8 +242,8 @@ Findings find_all(const Run& run) {
   Findings found{.late = find_stragglers(run, rows),
                  .memory = memory_use(run),
                  .verdict = find_verdict(run, rows),
-                 .python = from_python(run),
-                 .balance = find_balance(run, rows)};
+                 .balance = find_balance(run, rows),
+                 .python = from_python(run)};
   std::vector<Advice>& advice = found.advice;
   const Stragglers& late = found.late;
   const Facts facts{.run = run, .late = late};
