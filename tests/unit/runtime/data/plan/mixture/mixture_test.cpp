@@ -257,7 +257,14 @@ TEST(Mixture, RefusesCutsOrSkipsOverLongSamples) {
   world.mixture.parts = {{"web", 705}, {"long", 1}, {"rest", world.lengths.size() - 706}};
   EXPECT_THAT(run, ThrowsMessage<Error>(HasSubstr("every sample of 'long'")));
   world.lengths[705] = 0;
-  EXPECT_THAT(run, ThrowsMessage<Error>(HasSubstr("sample 705 (of 'long') is empty")));
+  EXPECT_THAT(run, ThrowsMessage<Error>(HasSubstr("every sample of 'long' is empty or longer")));
+  options.too_long = TooLong::refuse;
+  world.mixture.parts = {{"web", world.lengths.size()}};
+  world.mixture.weights = {1};
+  world.mixture.steps = 300;  // several epochs
+  run();
+  EXPECT_FALSE(seen.contains(705)) << "an empty sample is left out";
+  EXPECT_EQ(seen.size(), world.lengths.size() - 1);
 }
 
 TEST(Mixture, MistakesAreReported) {
