@@ -110,6 +110,24 @@ void FileSystem::allocate(int fd, std::uint64_t size, const Path& path) {
   }
 }
 
+void FileSystem::set_size(int fd, std::uint64_t size, const Path& path) {
+  if (run(*this, {.kind = Kind::ftruncate, .path = path.c_str(), .fd = fd, .size = size}) != 0)
+    fail_errno("cannot set the size of {} to {} bytes", path.string(), size);
+}
+
+bool FileSystem::make_hole(int fd, std::uint64_t offset, std::uint64_t size, const Path& path) {
+  while (run(*this, {.kind = Kind::fallocate,
+                     .path = path.c_str(),
+                     .fd = fd,
+                     .flags = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                     .size = size,
+                     .offset = static_cast<off_t>(offset)}) != 0) {
+    if (errno == EOPNOTSUPP || errno == ENOSYS) return false;
+    if (errno != EINTR) fail_errno("cannot make a hole in {} at offset {}", path.string(), offset);
+  }
+  return true;
+}
+
 void FileSystem::sync(int fd, const Path& path) {
   if (run(*this, {.kind = Kind::fsync, .path = path.c_str(), .fd = fd}) != 0)
     fail_errno("cannot sync {}", path.string());
@@ -307,7 +325,9 @@ ssize_t FileSystem::call(const FileCall& call) {
       return ::pwrite(call.fd, call.from, call.size, call.offset);
     case Kind::fallocate:
       // Not posix_fallocate: if the file system cannot reserve blocks, glibc writes a byte into each of them.
-      return ::fallocate(call.fd, 0, 0, size);
+      return ::fallocate(call.fd, call.flags, call.offset, size);
+    case Kind::ftruncate:
+      return ::ftruncate(call.fd, size);
     case Kind::fsync:
       return ::fsync(call.fd);
     case Kind::syncfs:

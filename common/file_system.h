@@ -29,6 +29,7 @@ struct FileCall {
     read,
     write,
     fallocate,
+    ftruncate,
     fsync,
     syncfs,
     sync_file_range,
@@ -89,6 +90,10 @@ class FileSystem {
   /// Reserves blocks for `size` bytes, so that a full disk is noticed before anything is copied. Does nothing
   /// if the file system cannot reserve blocks.
   void allocate(int fd, std::uint64_t size, const Path& path);
+  /// Makes the file `size` bytes long, without reserving blocks.
+  void set_size(int fd, std::uint64_t size, const Path& path);
+  /// Makes these bytes a hole, which reads as zeros. Returns false if the file system has no holes.
+  bool make_hole(int fd, std::uint64_t offset, std::uint64_t size, const Path& path);
   void sync(int fd, const Path& path);
   /// Starts writing these bytes to the disk and does not wait for the end. A hint: errors are ignored.
   void begin_sync(int fd, std::uint64_t offset, std::uint64_t size, const Path& path);

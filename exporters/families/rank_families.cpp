@@ -291,6 +291,8 @@ class RankFamilies {
     family("lockstep_loader_cpu_seconds_total", MetricType::Counter,
            "Processor time of the loader's threads.",
            [](const Resources& used) { return seconds(used.loader_user_ns + used.loader_system_ns); });
+    family("lockstep_skipped_samples_total", MetricType::Counter, "Damaged samples that the loader left out.",
+           [](const Resources& used) { return static_cast<double>(used.skipped_samples); });
     family("lockstep_memory_bytes", MetricType::Gauge, "Resident memory of the rank's process.",
            [](const Resources& used) { return static_cast<double>(used.memory_bytes); });
     family("lockstep_memory_peak_bytes", MetricType::Gauge, "Maximum of the resident memory.",

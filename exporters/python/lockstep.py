@@ -12,8 +12,8 @@
         lockstep.end_step(tokens=batch.numel())
 
 Each rank writes its record into $LOCKSTEP_RECORD, which `sbatch --metrics=on` sets, and copies it to
-$LOCKSTEP_REPORT_DIR when it ends. Where neither is set, rank 0 prints one line and nothing is recorded. Errors never end
-the job: they print one line. The file is that of exporters/record/layout.h, version 2.
+$LOCKSTEP_REPORT_DIR when it ends, also by a signal (lockstep_report_dir.py). Where neither is set, rank 0 prints one line
+and nothing is recorded. Errors never end the job: they print one line. The file is that of exporters/record/layout.h.
 
 The rank comes from the environment of torchrun (RANK, WORLD_SIZE, LOCAL_RANK), else of mpirun, else of srun. Needs Python
 3.9 on Linux and no packages. Threads: call it from one thread, the one that trains. Processes that this one forks, such
@@ -25,6 +25,7 @@ lockstep.BatchSampler and lockstep.Pack are in lockstep_batches.py and lockstep_
 import array
 import atexit
 import bisect
+import contextlib
 import fcntl
 import importlib
 import mmap
@@ -180,6 +181,7 @@ class _Record:
         self.totals = array.array("Q", bytes(_COUNTERS_WORDS * 8))
         self.totals[_FROM_PYTHON] = 1
         self.sampled_ns = 0
+        self.copy_due_ns = 0
         self.fence_lock = threading.Lock()
         self.fence_lock.acquire()
 
@@ -229,6 +231,10 @@ class _Record:
         slot = _RING + index % _RING_STEPS * _STEP_WORDS
         self.words[slot : slot + _STEP_WORDS] = step
         self._publish()
+        # A record in memory would be lost with a process that is killed or calls os._exit.
+        if not self.folder and end_ns >= self.copy_due_ns:
+            self.copy_due_ns = end_ns + 30 * _SAMPLE_NS
+            self.save()
 
     def _sample(self, now):
         self.sampled_ns = now
@@ -261,9 +267,19 @@ class _Record:
         self._publish()
         self.words[_FINISHED] = time.time_ns()
 
-    def copy_to(self, folder):
-        folder = os.path.abspath(folder)
-        _write_new(os.path.join(folder, self.identity.file()), lambda fd: _write_all(fd, self.memory))
+    def save(self):
+        """Copies what is recorded so far to $LOCKSTEP_REPORT_DIR; from any thread."""
+        folder = os.environ.get("LOCKSTEP_REPORT_DIR")
+        try:
+            if folder and self.words is not None:
+                self._copy_to(os.path.abspath(folder))
+        except OSError as error:
+            _print_once(f"{self.identity} cannot copy its record to LOCKSTEP_REPORT_DIR: {error.strerror}: check that {folder} is "
+                        "a folder that this user may write to, with space")
+
+    def _copy_to(self, folder):
+        content = bytes(self.memory)  # at once: no step ends meanwhile
+        _write_new(os.path.join(folder, self.identity.file()), lambda fd: _write_all(fd, content))
         staging = os.path.join(self.folder, "staging.json") if self.folder else ""
         if self.identity.local_rank == 0 and os.path.exists(staging):
             with open(staging, "rb") as file:
@@ -271,7 +287,7 @@ class _Record:
             _write_new(os.path.join(folder, f"staging-{self.identity.node}.json"), lambda fd: _write_all(fd, content))
 
     def close(self):
-        self.words.release()
+        self.words = self.words.release()
         if isinstance(self.memory, mmap.mmap):
             self.memory.close()
 
@@ -307,19 +323,6 @@ def _print_once(line):
         _print(line)
 
 
-def _check_report_folder(identity):
-    """Better a line at the job's start than at its end."""
-    folder = os.environ.get("LOCKSTEP_REPORT_DIR")
-    if not folder or identity.local_rank != 0:
-        return
-    try:
-        os.makedirs(folder, exist_ok=True)
-        if not os.access(folder, os.W_OK | os.X_OK):
-            raise PermissionError(f"this user may not write to {folder}")
-    except OSError as error:
-        _print(f"{identity} will not be able to copy its record to LOCKSTEP_REPORT_DIR: {error}")
-
-
 def _make_record():
     """The rank's record, or None after a line that says why there is none and what to do."""
     wanted = os.environ.get("LOCKSTEP_METRICS") or "on"
@@ -331,7 +334,9 @@ def _make_record():
         identity = _Identity()
         if wanted != "on":
             raise ValueError(f"LOCKSTEP_METRICS='{wanted}' must be on or off")
-        _check_report_folder(identity)
+        if os.environ.get("LOCKSTEP_REPORT_DIR") and identity.local_rank == 0:
+            with contextlib.suppress(ImportError):
+                importlib.import_module("lockstep_report_dir").check(identity, _print)
         if folder or os.environ.get("LOCKSTEP_REPORT_DIR"):
             return _Record(identity, os.path.abspath(folder) if folder else None)
         if identity.rank == 0:
@@ -391,13 +396,7 @@ class _Timer:
             return
         if not hasattr(sys, "last_type"):  # set if an exception ends the program: then this rank has not finished
             record.finish()
-        folder = os.environ.get("LOCKSTEP_REPORT_DIR")
-        try:
-            if folder:
-                record.copy_to(folder)
-        except OSError as error:
-            _print(f"{record.identity} cannot copy its record to LOCKSTEP_REPORT_DIR: {error}: check that {folder} is a folder "
-                   "that this user may write to, with space")
+        record.save()
         record.close()
 
     def forget(self):
@@ -416,6 +415,9 @@ def _this_timer():
         _timer = _Timer(_make_record())
         atexit.register(_timer.finish)
         os.register_at_fork(after_in_child=_timer.forget)
+        if _timer.record and os.environ.get("LOCKSTEP_REPORT_DIR"):
+            with contextlib.suppress(ImportError, OSError, ValueError):  # this file alone; not the main thread
+                importlib.import_module("lockstep_report_dir").SignalWatch(_timer.record.save)
     return _timer
 
 

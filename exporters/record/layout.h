@@ -192,6 +192,7 @@ struct Resources {
   double cpu_limit = 0;                    ///< CPUs of its cgroup; 0: not limited
   Gpu gpu{};
   std::array<CollectiveTotals, kCollectives> collectives{};  ///< in the order of Collective
+  std::uint64_t skipped_samples = 0;                         ///< damaged ones that the loader left out
 };
 
 /// Totals since the start of the rank. Times in nanoseconds.
@@ -244,7 +245,7 @@ struct File {
   alignas(4096) std::array<Step, kRingSteps> ring;
 };
 
-static_assert(sizeof(Header) == 200 && sizeof(Live) == 32 && sizeof(Resources) == 440 && sizeof(Step) == 136);
+static_assert(sizeof(Header) == 200 && sizeof(Live) == 32 && sizeof(Resources) == 448 && sizeof(Step) == 136);
 static_assert(offsetof(File, live) == 512 && offsetof(File, resources) == 1024 &&
               offsetof(File, counters) == 4096 && offsetof(File, ring) == 12288);
 static_assert(std::is_trivially_copyable_v<File>);

@@ -196,6 +196,7 @@ void Writer::set_resources(Resources resources) noexcept {
   resources.loader_system_ns = value(loader_system_ns_);
   resources.loader_delay_ns = value(loader_delay_ns_);
   resources.loader_buffer_bytes = value(loader_buffer_bytes_);
+  resources.skipped_samples = value(skipped_samples_);
   resources.first_step_ns = value(first_step_ns_);
   resources.launch_ns = value(launch_ns_);
   resources.on_device = value(on_device_);

@@ -61,6 +61,10 @@ class Writer {  // NOLINT(clang-analyzer-optin.performance.Padding)
   void add_loader_buffers(std::uint64_t bytes) noexcept {
     loader_buffer_bytes_.fetch_add(bytes, std::memory_order_relaxed);
   }
+  /// Damaged samples that the loader has left out.
+  void add_skipped_samples(std::uint64_t samples) noexcept {
+    skipped_samples_.fetch_add(samples, std::memory_order_relaxed);
+  }
   /// Time of the computing phases in which a device waited for the host; the phases are those of a device.
   void add_launch(std::uint64_t ns) noexcept { launch_ns_.fetch_add(ns, std::memory_order_relaxed); }
   void set_on_device() noexcept { on_device_.store(1, std::memory_order_relaxed); }
@@ -103,6 +107,7 @@ class Writer {  // NOLINT(clang-analyzer-optin.performance.Padding)
   std::atomic<std::uint64_t> loader_system_ns_{0};
   std::atomic<std::uint64_t> loader_delay_ns_{0};
   std::atomic<std::uint64_t> loader_buffer_bytes_{0};
+  std::atomic<std::uint64_t> skipped_samples_{0};
   std::atomic<std::uint64_t> first_step_ns_{0};
   std::atomic<std::uint64_t> launch_ns_{0};
   std::atomic<std::uint64_t> on_device_{0};

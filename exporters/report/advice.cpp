@@ -1,10 +1,12 @@
 #include "exporters/report/advice.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "common/median.h"
 #include "common/units.h"
@@ -33,9 +35,10 @@ constexpr double kOther = 0.20;
 constexpr double kSkipped = 0.05;
 constexpr double kStaging = 0.20;
 constexpr double kStagingSeconds = 60;
-constexpr double kSlower = 1.15;     // than in the past
-constexpr double kLongStep = 3;      // times the median step
-constexpr double kLongSteps = 0.10;  // at most this share of the steps, at least this share of the time
+constexpr double kSlower = 1.15;      // than in the past
+constexpr double kLongStep = 3;       // times the median step
+constexpr double kLongSteps = 0.10;   // at most this share of the steps, at least this share of the time
+constexpr std::size_t kMaxNamed = 8;  // ranks
 
 double share_of(const Snapshot& rank, Phase phase) {
   const auto ns = static_cast<double>(rank.counters.phase_ns[record::index(phase)]);
@@ -164,6 +167,22 @@ Advised skipped_steps(const Facts& facts) {
       "Use bfloat16, which needs no scaling (lockstep::Autocast), or let the scale grow less often: GradScalerOptions{.growth_interval = 20000}."};
 }
 
+Advised damaged_samples(const Facts& facts) {
+  std::uint64_t all = 0;
+  std::vector<std::string> ranks;
+  for (const Snapshot& rank : facts.run.ranks) {
+    const std::uint64_t skipped = rank.resources ? rank.resources->skipped_samples : 0;
+    all += skipped;
+    if (skipped > 0 && ranks.size() < kMaxNamed)
+      ranks.push_back(fmt::format("{} on rank {} ({})", skipped, rank.identity.rank, rank.identity.node));
+  }
+  if (all == 0) return {};
+  return Advice{"damaged-samples",
+                fmt::format("The loader left out {} damaged sample{}: {}.", all, all == 1 ? "" : "s",
+                            fmt::join(ranks, ", ")),
+                "The job's output names each of them: repair or remove them, and pack the data again."};
+}
+
 Advised no_tokens(const Facts& facts) {
   if (facts.sum(&Counters::tokens) > 0) return {};
   return Advice{
@@ -278,6 +297,7 @@ Findings find_all(const Run& run) {
   add(optimizer(facts), advice);
   add(host_to_device(facts), advice);
   add(skipped_steps(facts), advice);
+  add(damaged_samples(facts), advice);
   add(slower(facts), advice);
   add_gpu_advice(run, found);
   add_resource_advice(run, found);

@@ -255,6 +255,7 @@ nlohmann::json resource_json(const Snapshot& rank) {
                          {"loader_cpu_seconds", seconds(used.loader_user_ns + used.loader_system_ns)},
                          {"loader_build_seconds", seconds(used.loader_build_ns)},
                          {"loader_buffer_bytes", used.loader_buffer_bytes},
+                         {"skipped_samples", used.skipped_samples},
                          {"memory_bytes", used.memory_bytes},
                          {"memory_peak_bytes", used.memory_peak_bytes},
                          {"memory_limit_bytes", used.memory_limit_bytes},

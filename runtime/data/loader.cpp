@@ -241,7 +241,10 @@ struct Loader::State {
     batch = copy.finish(*staged);
     current = next;
     staged.reset();
-    if (timer != nullptr) timer->add_batch(counts_of_batch(), batch->last_of_step);
+    if (timer != nullptr) {
+      timer->add_batch(counts_of_batch(), batch->last_of_step);
+      timer->add_skipped_samples(static_cast<std::uint64_t>(batch->skipped));
+    }
     stage_next();
     meter.on_batch(waited_ns, first);
   }

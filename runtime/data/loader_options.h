@@ -41,11 +41,12 @@ struct Batch {
   std::int64_t token_count = 0;  ///< without padding
   std::int64_t loss_tokens = 0;  ///< tokens that the loss mask counts
   std::int64_t padding = 0;      ///< padding tokens
+  std::int64_t skipped = 0;      ///< damaged samples that were left out (LoaderOptions::skip_damaged)
   std::int64_t step = 0;         ///< optimizer step of this epoch, from 0; continues after resume()
   bool last_of_step = false;  ///< this rank's last micro-batch of the step: synchronise and update after it
-  /// The batch has no samples. If it is last_of_step, this rank has no samples in the step: call DDP's
-  /// skip(). Otherwise (only with PlanOptions::equal_micro_batches) other ranks have a micro-batch at this
-  /// time: take part in the communication of their forward.
+  /// The batch has no samples: call DDP's skip(), which does nothing under no_sync(). Without skip_damaged, an empty batch
+  /// that is not last_of_step occurs only with PlanOptions::equal_micro_batches: other ranks have a micro-batch at this
+  /// time, so take part in the communication of their forward.
   bool empty = false;
 };
 
@@ -84,6 +85,9 @@ struct LoaderOptions {
   std::int64_t padding_token = 0;
   /// User code that the workers run on each sample of tokens.
   Transform transform = nullptr;
+  /// Leave out samples whose stored bytes cannot be read or decoded, instead of ending the loop: at most this many
+  /// different ones on each rank. The plan stays: the micro-batch has fewer samples, perhaps none (Batch::empty).
+  std::uint64_t skip_damaged = 0;
   /// Plan the next epoch and build its first batches before the loop begins it.
   bool next_epoch_ahead = true;
   /// Set if the data are images. The plan's cap is then the number of images in a batch.

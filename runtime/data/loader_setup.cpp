@@ -108,7 +108,8 @@ std::unique_ptr<HostBatchBuilder> make_builder(const pack::Reader& reader, const
                                                                  .workers = workers,
                                                                  .plan = plan,
                                                                  .images = *options.images,
-                                                                 .page_locked = page_locked(options)});
+                                                                 .page_locked = page_locked(options),
+                                                                 .skip_damaged = options.skip_damaged});
   }
   const bool mapped = options.mapped ? *options.mapped && reader.can_view() : reader.safe_to_map();
   return std::make_unique<BatchBuilder>(reader, lengths.tokens,
@@ -119,7 +120,8 @@ std::unique_ptr<HostBatchBuilder> make_builder(const pack::Reader& reader, const
                                                      .transform = options.transform,
                                                      .mapped = mapped,
                                                      .page_locked = page_locked(options),
-                                                     .for_device = !options.device.is_cpu()});
+                                                     .for_device = !options.device.is_cpu(),
+                                                     .skip_damaged = options.skip_damaged});
 }
 
 std::shared_ptr<BlockwisePlanner> make_planner(const LengthSource& source, const PlanOptions& plan,

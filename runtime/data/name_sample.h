@@ -13,6 +13,7 @@
 #include "common/error.h"
 #include "runtime/data/ordered_prefetch.h"
 #include "runtime/data/plan/planner.h"
+#include "runtime/data/skipped_samples.h"
 #include "staging/pack/reader.h"
 
 namespace lockstep::data {
@@ -28,24 +29,27 @@ inline std::string place_of(const pack::Reader& reader, SampleId id, int rank, s
   }
 }
 
-/// Runs `work` on a sample; it may be user code. Every exception becomes an Error that names rank, step and
-/// sample. If `work` ends the thread (pthread_exit), this records the sample in place_of_thread_end().
+/// Runs `work` on a sample; it may be user code. Every exception becomes an Error (a DamagedSample stays one) that names
+/// rank, step and sample. If `work` ends the thread (pthread_exit), this records the sample in place_of_thread_end().
 template <typename Work>
 void naming_sample(const pack::Reader& reader, SampleId id, int rank, std::uint64_t step, const Work& work) {
+  const auto named = [&](const char* what) {
+    return fmt::format("rank {}, step {}: sample '{}' (number {}): {}", rank, step, reader.key(sample_of(id)),
+                       sample_of(id), what);
+  };
   try {
     work();
   } catch (abi::__forced_unwind&) {
     place_of_thread_end() = place_of(reader, id, rank, step);
     throw;
+  } catch (const DamagedSample& damage) {
+    throw DamagedSample(named(damage.what()));
   } catch (const c10::Error& error) {  // its what() contains a stack trace
-    fail("rank {}, step {}: sample '{}' (number {}): {}", rank, step, reader.key(sample_of(id)),
-         sample_of(id), error.what_without_backtrace());
+    throw Error(named(error.what_without_backtrace()));
   } catch (const std::exception& error) {
-    fail("rank {}, step {}: sample '{}' (number {}): {}", rank, step, reader.key(sample_of(id)),
-         sample_of(id), error.what());
+    throw Error(named(error.what()));
   } catch (...) {
-    fail("rank {}, step {}: sample '{}' (number {}): the exception is not a std::exception", rank, step,
-         reader.key(sample_of(id)), sample_of(id));
+    throw Error(named("the exception is not a std::exception"));
   }
 }
 

@@ -114,6 +114,10 @@ void StepTimer::add_loader_buffers(std::uint64_t bytes) {
   if (writer_) writer_->add_loader_buffers(bytes);
 }
 
+void StepTimer::add_skipped_samples(std::uint64_t samples) {
+  if (writer_) writer_->add_skipped_samples(samples);
+}
+
 void StepTimer::set_loss_scale(double scale) {
   if (writer_) writer_->set_loss_scale(scale);
 }

@@ -124,6 +124,8 @@ class StepTimer {
   void add_loader_work(const LoaderWork& work);
   /// The maximum memory of a loader's batches.
   void add_loader_buffers(std::uint64_t bytes);
+  /// Damaged samples that a loader has left out.
+  void add_skipped_samples(std::uint64_t samples);
 
   void set_loss_scale(double scale);
   /// The loss scaler found infinite gradients, so the optimizer skipped the step.

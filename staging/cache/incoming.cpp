@@ -10,7 +10,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Makes files 0444 and folders 0555, and the names in them durable.
+/// Makes files 0444, or 0555 if their owner may execute them, and folders 0555, and the names in them durable.
 void seal(FileSystem& system, const fs::path& folder) {
   for (const std::string& name : system.list(folder)) {
     const fs::path path = folder / name;
@@ -18,7 +18,7 @@ void seal(FileSystem& system, const fs::path& folder) {
     if (status && S_ISDIR(status->st_mode)) {
       seal(system, path);
     } else if (status && S_ISREG(status->st_mode)) {
-      system.change_mode(path, 0444);
+      system.change_mode(path, (status->st_mode & S_IXUSR) != 0 ? 0555 : 0444);
     } else {
       fail("{} is neither a file nor a folder, so it cannot be part of an object", path.string());
     }

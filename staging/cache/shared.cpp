@@ -31,7 +31,7 @@ struct Readers {
 
   mode_t top() const { return group ? 0750 : 0755; }
   mode_t of(const struct stat& status) const {
-    if (S_ISDIR(status.st_mode)) return group ? 0550 : 0555;
+    if (S_ISDIR(status.st_mode) || (status.st_mode & S_IXUSR) != 0) return group ? 0550 : 0555;
     return group ? 0440 : 0444;
   }
   bool are_right(const struct stat& status, mode_t mode) const {

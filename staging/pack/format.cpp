@@ -13,6 +13,7 @@
 #include "common/crc32c.h"
 #include "common/error.h"
 #include "common/files.h"
+#include "common/leaf/source_link.h"
 #include "common/leaf/text.h"
 #include "staging/pack/file_status.h"
 #include "staging/pack/formats/lmdb_tree.h"
@@ -100,36 +101,59 @@ std::string replace_end(std::string_view path, std::string_view end, std::string
   return std::string(path.substr(0, path.size() - end.size())).append(by);
 }
 
-enum class Links { refused, followed };
+enum class Links { inside, all };  // which are followed
+
+struct Listing {
+  const fs::path& folder;
+  Links links;
+  std::vector<fs::path> open;  // the folders that are being listed, without symbolic links
+  std::vector<std::string> files;
+};
+
+void add_folder(const fs::path& part, const fs::path& real, Listing& listing);
+
+void add_link_to_folder(const fs::path& link, Listing& listing) {
+  const fs::path real = without_links(link);
+  if (std::find(listing.open.begin(), listing.open.end(), real) != listing.open.end())
+    fail("{} is a symbolic link to a folder that contains it: remove it", link.string());
+  add_folder(link, real, listing);
+}
 
 /// Does not use recursive_directory_iterator, whose errors name no folder. The listing tells the type of each entry
 /// that is not a link, which saves a system call for each file.
-void add_folder(const fs::path& part, const fs::path& folder, Links links, std::vector<std::string>& files) {
+void add_folder(const fs::path& part, const fs::path& real, Listing& listing) {
+  listing.open.push_back(real);
   std::error_code error;
   fs::directory_iterator entry(part, error);
   for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {
     const fs::path& path = entry->path();
-    if (entry->is_symlink() && links == Links::refused)
-      fail("{} is a symbolic link: name the file it points to, or replace the link with that file",
-           path.string());
+    if (entry->is_symlink() && listing.links == Links::inside) {
+      const std::string refused = why_not_followed(path, listing.folder);
+      if (!refused.empty()) fail("{}", refused);
+    }
     if (entry->is_directory()) {
-      add_folder(path, folder, links, files);
+      if (entry->is_symlink()) {
+        add_link_to_folder(path, listing);
+      } else {
+        add_folder(path, real / path.filename(), listing);
+      }
       continue;
     }
     if (!entry->is_regular_file())
       fail("{} is neither a folder nor a regular file: move it out of the data", path.string());
-    std::string name = path.lexically_relative(folder).string();
-    if (!is_not_data(name)) files.push_back(std::move(name));
+    std::string name = path.lexically_relative(listing.folder).string();
+    if (!is_not_data(name)) listing.files.push_back(std::move(name));
   }
   if (error) fail("cannot list {}: {}", part.string(), error.message());
+  listing.open.pop_back();
 }
 
 std::vector<std::string> list(const fs::path& folder, Links links) {
-  std::vector<std::string> files;
-  add_folder(folder, folder, links, files);
-  if (files.empty()) fail("{} is empty", folder.string());
-  std::sort(files.begin(), files.end());
-  return files;
+  Listing listing{.folder = folder, .links = links, .open = {}, .files = {}};
+  add_folder(folder, folder, listing);
+  if (listing.files.empty()) fail("{} is empty", folder.string());
+  std::sort(listing.files.begin(), listing.files.end());
+  return std::move(listing.files);
 }
 
 bool contains(const std::vector<std::string>& sorted, const std::string& name) {
@@ -263,11 +287,11 @@ std::string_view name_of(Format format) {
 }
 
 Contents contents_of(const fs::path& source) {
-  return find(source, Links::refused);
+  return find(source, Links::inside);
 }
 
 Contents readable_contents_of(const fs::path& source) {
-  return find(source, Links::followed);
+  return find(source, Links::all);
 }
 
 bool is_of_format(Format format, std::string_view file) {

@@ -35,11 +35,11 @@ struct Contents {
 
 /// Recognises `source`, a folder or a file. Reads file names, the first bytes of at most one file, and an
 /// index.json that may describe MDS data; of a tar pack it reads the index only. Throws Error naming the path
-/// if the source does not exist, if a folder holds links, devices or sockets, or if a file of the format is
-/// missing.
+/// if the source does not exist, if a folder holds devices, sockets, or links that lead out of it (source_link.h), or if
+/// a file of the format is missing.
 Contents contents_of(const std::filesystem::path& source);
 
-/// The same, but follows symbolic links: the entries of a job's folder are links to the sources until these
+/// The same, but follows all symbolic links: the entries of a job's folder are links to the sources until these
 /// are staged.
 Contents readable_contents_of(const std::filesystem::path& source);
 

@@ -110,16 +110,24 @@ std::vector<fs::path> parts_of(const Source& source) {
   return parts;
 }
 
-// The first part of the source that not everyone may read.
-std::optional<fs::path> find_private(const Source& source) {
-  for (fs::path above = source.folder; above != above.root_path(); above = above.parent_path()) {
+// The first of a folder and those above it that not everyone may enter.
+std::optional<fs::path> find_closed(const fs::path& folder) {
+  for (fs::path above = folder; above != above.root_path(); above = above.parent_path()) {
     if (!everyone_has(above, status_of(above), S_IXOTH)) return above;
   }
+  return {};
+}
+
+// The first part of the source that not everyone may read.
+std::optional<fs::path> find_private(const Source& source) {
+  if (std::optional<fs::path> closed = find_closed(source.folder)) return closed;
   for (const fs::path& path : parts_of(source)) {
     if (!is_for_all(path)) return path;
     if (!fs::is_directory(path)) continue;
     for (const fs::directory_entry& below : fs::recursive_directory_iterator(path)) {
       if (!is_for_all(below.path())) return below.path();
+      if (!below.is_symlink()) continue;
+      if (auto closed = find_closed(fs::canonical(below.path()).parent_path())) return closed;
     }
   }
   return {};

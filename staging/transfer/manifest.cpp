@@ -7,6 +7,7 @@
 #include "common/pending_calls.h"
 #include "staging/pack/formats/format_check.h"
 #include "staging/pack/index.h"
+#include "staging/transfer/copy/holes.h"
 #include "staging/transfer/copy/parallel.h"
 
 namespace lockstep::transfer {
@@ -40,6 +41,7 @@ std::string name_for(const Manifest& manifest) {
       fmt::format("2\n{}\n{}\n{}\n", manifest.folder.string(), pack::name_of(manifest.format), manifest.main);
   for (const ManifestFile& file : manifest.files) {
     text += fmt::format("{}\n{}\n{}\n{}\n", file.name, file.size, file.state->mtime_ns, file.state->inode);
+    if (file.executable) text += "x\n";
   }
   return pack::to_hex(pack::digest_of(std::as_bytes(std::span(text))));
 }
@@ -100,7 +102,8 @@ Manifest look_at(const Source& source) {
     if (S_ISLNK(status.st_mode) && ::stat(path.c_str(), &status) != 0) fail_errno("{}", path.string());
     if (!S_ISREG(status.st_mode)) fail("{} is not a regular file", path.string());
     const FileState state = FileState::of(status);
-    manifest.files[i] = {contents.files[i], state.size, state, {}};
+    const bool executable = (status.st_mode & (S_IXUSR | S_IXGRP | S_IXOTH)) != 0;
+    manifest.files[i] = {contents.files[i], state.size, state, {}, executable, bytes_of_holes(path, status)};
   });
   {
     const PendingCall call(contents.folder);
@@ -122,6 +125,7 @@ std::string state_digest(const Manifest& manifest) {
   std::string text;
   for (const ManifestFile& file : manifest.files) {
     text += fmt::format("{}\n{}\n{}\n", file.name, file.size, file.state ? file.state->mtime_ns : 0);
+    if (file.executable) text += "x\n";
   }
   return pack::to_hex(pack::digest_of(std::as_bytes(std::span(text))));
 }
@@ -135,7 +139,8 @@ std::string list_to_text(const Manifest& manifest) {
   nlohmann::json files = nlohmann::json::array();
   for (const ManifestFile& file : manifest.files) {
     // Names are bytes, not UTF-8 text.
-    files.push_back({nlohmann::json::binary_t({file.name.begin(), file.name.end()}), file.size});
+    files.push_back({nlohmann::json::binary_t({file.name.begin(), file.name.end()}), file.size,
+                     file.executable, file.holes});
     if (file.state) files.back().push_back(file.state->mtime_ns);
   }
   const nlohmann::json list{{"format", static_cast<int>(manifest.format)},
@@ -162,8 +167,10 @@ void list_from_text(const std::string& text, Manifest& manifest) {
     manifest.main = name_of(list.at("main"));
     manifest.files.clear();
     for (const nlohmann::json& file : list.at("files")) {
-      manifest.files.push_back({name_of(file.at(0)), file.at(1), {}, {}});
-      if (file.size() > 2) manifest.files.back().state = FileState{file.at(1), file.at(2), 0};
+      manifest.files.push_back({name_of(file.at(0)), file.at(1), {}, {}, file.at(2), file.at(3)});
+      if (manifest.files.back().holes > manifest.files.back().size)
+        fail("the list of files has wrong numbers");
+      if (file.size() > 4) manifest.files.back().state = FileState{file.at(1), file.at(4), 0};
       const fs::path name(manifest.files.back().name);
       const bool leads_out = name.empty() || name.is_absolute() ||
                              std::any_of(name.begin(), name.end(), [](const fs::path& part) {

@@ -22,6 +22,8 @@ struct ManifestFile {
   std::uint64_t size = 0;
   std::optional<FileState> state;      ///< as this node saw it; not read for the shards of a pack
   std::optional<pack::Digest> digest;  ///< if the source has an index
+  bool executable = false;             ///< anyone may execute it
+  std::uint64_t holes = 0;             ///< bytes that are not stored (copy/holes.h)
 };
 
 std::vector<std::uint64_t> sizes_of(const std::vector<ManifestFile>& files);

@@ -64,6 +64,22 @@ std::vector<std::size_t> named_shards(const pack::Index& index, const Source& so
   return shards;
 }
 
+std::vector<bool> sparse(const std::vector<ManifestFile>& files) {
+  std::vector<bool> with_holes(files.size());
+  for (std::size_t f = 0; f < files.size(); ++f) with_holes[f] = files[f].holes > 0;
+  return with_holes;
+}
+
+std::uint64_t all_holes(const std::vector<ManifestFile>& files) {
+  std::uint64_t bytes = 0;
+  for (const ManifestFile& file : files) bytes += file.holes;
+  return bytes;
+}
+
+mode_t mode_of(const ManifestFile& file) {
+  return file.executable ? 0555 : 0444;
+}
+
 // Of the list of files: a journal of another list is not used.
 pack::Digest digest_of(const std::vector<ManifestFile>& files) {
   std::string text;
@@ -149,11 +165,11 @@ NewCopy::NewCopy(const PutContext& context, BegunCopy begun, bool check_source)
       side_indexes_(context_.system, context_.limit, begun_.manifest, files_),
       plan_(sizes_of(files_), context_.options.sizes.chunk_bytes),
       source_(context_.system, source_folder(), files_, plan_, context_.limit, context_.options.source_pause),
-      local_(context_.system, begun_.incoming->files(), names_of(files_), plan_) {
+      local_(context_.system, begun_.incoming->files(), names_of(files_), plan_, sparse(files_)) {
   if (check_source && begun_.manifest.packed()) check_shards_at_source();
   progress_.total = list_bytes_ + plan_.total_bytes();
-  with_source_in_error(context_, "",
-                       [&] { begun_.incoming->reserve(progress_.total + side_indexes_.bytes()); });
+  const std::uint64_t stored = progress_.total - all_holes(files_);
+  with_source_in_error(context_, "", [&] { begun_.incoming->reserve(stored + side_indexes_.bytes()); });
   report_names();
   progressed(list_bytes_);
   ChunkStore::Options options;
@@ -217,7 +233,7 @@ void NewCopy::report_names() {
     if (packed) names.emplace_back(pack::kIndexName);
     on.listed(context_.source, names);
   }
-  if (on.file && packed) hand_out(std::string(pack::kIndexName));
+  if (on.file && packed) hand_out(std::string(pack::kIndexName), 0444);
 }
 
 // With small files, each thread mostly waits for the source.
@@ -288,15 +304,15 @@ bool NewCopy::check(std::size_t file, const pack::Digest& digest) {
 void NewCopy::complete(const ManifestFile& file) {
   if (!context_.options.on.file) return;
   if (file.digest) {
-    hand_out(file.name);
+    hand_out(file.name, mode_of(file));
   } else {
     complete_unindexed(file);
   }
 }
 
-void NewCopy::hand_out(const std::string& name) {
+void NewCopy::hand_out(const std::string& name, mode_t mode) {
   const fs::path copy = begun_.incoming->files() / name;
-  context_.system.change_mode(copy, 0444);
+  context_.system.change_mode(copy, mode);
   context_.options.on.file(context_.source.name, name, copy);
 }
 
@@ -312,7 +328,7 @@ void NewCopy::complete_unindexed(const ManifestFile& file) {
   }
   if (!(FileState::of(status) == *file.state)) return;
   side_indexes_.keep_time(file, begun_.incoming->files());
-  hand_out(file.name);
+  hand_out(file.name, mode_of(file));
 }
 
 void NewCopy::progressed(std::uint64_t bytes) {
@@ -336,7 +352,11 @@ std::string NewCopy::content() const {
 FoundCopy NewCopy::publish() {
   const Manifest& manifest = begun_.manifest;
   retry_source(context_.options.source_pause, [&] { check_unchanged(manifest); });
-  const std::uint64_t bytes = progress_.total + side_indexes_.copy(begun_.incoming->files());
+  const std::uint64_t bytes =
+      progress_.total - all_holes(files_) + side_indexes_.copy(begun_.incoming->files());
+  for (const ManifestFile& file : files_) {
+    if (file.executable) context_.system.change_mode(begun_.incoming->files() / file.name, mode_of(file));
+  }
   if (const std::string left_out = side_indexes_.left_out(); !left_out.empty()) context_.tally.note(left_out);
   context_.tally.count_from_source(source_.bytes_read() + side_indexes_.bytes_from_source());
   cache::ObjectInfo info{.name = manifest.object,

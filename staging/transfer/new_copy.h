@@ -91,7 +91,7 @@ class NewCopy {
   void progressed(std::uint64_t bytes);
   bool check(std::size_t file, const pack::Digest& digest);
   void complete(const ManifestFile& file);
-  void hand_out(const std::string& name);
+  void hand_out(const std::string& name, mode_t mode);
   void complete_unindexed(const ManifestFile& file);
   void repair(std::size_t file, const std::function<void(std::size_t chunk)>& wrong);
 

@@ -10,6 +10,7 @@
 #include <map>
 
 #include "common/leaf/error.h"
+#include "common/leaf/source_link.h"
 #include "common/leaf/source_name.h"
 #include "common/leaf/split.h"
 
@@ -51,8 +52,8 @@ class NoSource : public Error {
 using Clock = std::chrono::steady_clock;
 
 // Checks at most `left` entries in the folder and its subfolders, and counts them down. The nodes copy folders and regular
-// files.
-void check_entries(const fs::path& folder, int& left, Clock::time_point end) {
+// files. `source`: what they are parts of, without symbolic links.
+void check_entries(const fs::path& folder, const fs::path& source, int& left, Clock::time_point end) {
   std::vector<fs::path> folders;
   std::error_code error;
   fs::directory_iterator entry(folder, error);
@@ -65,8 +66,9 @@ void check_entries(const fs::path& folder, int& left, Clock::time_point end) {
         folders.push_back(entry->path());
         break;
       case fs::file_type::symlink:
-        throw Error("--stage: " + entry->path().string() +
-                    " is a symbolic link; name the file that it points to, or replace the link by that file");
+        if (const std::string refused = why_not_followed(entry->path(), source); !refused.empty())
+          throw Error("--stage: " + refused);
+        break;
       case fs::file_type::fifo:
       case fs::file_type::socket:
       case fs::file_type::character:
@@ -79,7 +81,7 @@ void check_entries(const fs::path& folder, int& left, Clock::time_point end) {
   }
   if (error) refuse(folder.string(), error.value());
   for (const fs::path& inner : folders) {
-    if (left > 0 && Clock::now() < end) check_entries(inner, left, end);
+    if (left > 0 && Clock::now() < end) check_entries(inner, source, left, end);
   }
 }
 
@@ -89,7 +91,10 @@ void check_folder(const std::string& folder, Clock::time_point end) {
   struct stat about {};
   if (::stat((fs::path(folder) / kIndex).c_str(), &about) == 0 && S_ISREG(about.st_mode)) return;
   int left = kMaxEntries;
-  check_entries(folder, left, end);
+  std::error_code error;
+  const fs::path source = fs::canonical(folder, error);
+  if (error) refuse(folder, error.value());
+  check_entries(folder, source, left, end);
   if (left == kMaxEntries && Clock::now() < end) throw Error("--stage: " + folder + " is empty");
 }
 

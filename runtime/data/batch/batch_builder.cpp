@@ -30,7 +30,8 @@ BatchBuilder::BatchBuilder(const pack::Reader& reader, std::span<const std::uint
       options_(std::move(options)),
       buffers_(std::make_shared<BatchBuffers>(buffer_bytes(options_.plan, options_.for_device),
                                               options_.page_locked)),
-      packed_(static_cast<std::size_t>(options_.workers)) {
+      packed_(static_cast<std::size_t>(options_.workers)),
+      skipped_(options_.skip_damaged) {
 }
 
 std::size_t BatchBuilder::buffer_bytes(const PlanOptions& plan, bool for_device) {
@@ -147,7 +148,8 @@ std::size_t BatchBuilder::take_sample(SampleId id, std::span<const std::byte> pa
                                       std::span<std::int64_t> tokens, std::span<bool> mask,
                                       std::uint64_t epoch, int worker) {
   const auto token_bytes = static_cast<std::size_t>(reader_.token_bytes());
-  widen_tokens(packed.subspan(piece_of(id) * options_.plan.cap * token_bytes), tokens);
+  reading_sample(
+      [&] { widen_tokens(packed.subspan(piece_of(id) * options_.plan.cap * token_bytes), tokens); });
   if (!mask.empty()) {
     std::fill(mask.begin(), mask.end(), true);
     mask.front() = false;  // no token before it predicts it
@@ -165,6 +167,18 @@ std::size_t BatchBuilder::take_sample(SampleId id, std::span<const std::byte> pa
   return sample.tokens.size();
 }
 
+// Samples were left out, or a transform shortened some.
+void BatchBuilder::drop_unused_places(Batch& batch, std::size_t samples, bool padded) {
+  const auto rows = static_cast<std::int64_t>(samples);
+  const std::int64_t places = padded ? rows : batch.token_count;
+  for (torch::Tensor* tensor : {&batch.tokens, &batch.positions, &batch.loss_mask, &batch.attention_mask}) {
+    if (tensor->defined() && tensor->size(0) != places) *tensor = tensor->narrow(0, 0, places);
+  }
+  if (batch.sample_ids.size(0) == rows) return;
+  batch.cu_seqlens = batch.cu_seqlens.narrow(0, 0, rows + 1);
+  batch.sample_ids = batch.sample_ids.narrow(0, 0, rows);
+}
+
 HostBatch BatchBuilder::build(const MicroBatch& micro_batch, int worker) {
   HostBatch host;
   host.micro_batch = micro_batch;
@@ -173,13 +187,13 @@ HostBatch BatchBuilder::build(const MicroBatch& micro_batch, int worker) {
   Batch& batch = host.batch;
   batch.step = static_cast<std::int64_t>(micro_batch.step_of_epoch());
   batch.last_of_step = micro_batch.last_of_step();
-  batch.empty = samples.empty();
   const PlanOptions& plan = micro_batch.block->block.plan.options();
   const Target target = allocate(host, samples, plan);
   const bool padded = plan.padded;
 
   std::size_t at = 0;  // place of the sample in the batch's tensors
   std::size_t total = 0;
+  std::size_t kept = 0;  // samples
   target.ends[0] = 0;
   for (std::size_t i = 0; i < samples.size(); ++i) {
     const SampleId id = samples[i];
@@ -187,11 +201,17 @@ HostBatch BatchBuilder::build(const MicroBatch& micro_batch, int worker) {
     std::span<bool> mask;
     if (target.loss_mask != nullptr) mask = {target.loss_mask + at, planned};
     std::size_t length = 0;
-    naming_sample(reader_, id, options_.rank, batch.step, [&] {
-      if (i + 1 < samples.size()) prefetch(sample_of(samples[i + 1]));
-      const auto packed = packed_bytes(sample_of(id), worker);
-      length = take_sample(id, packed, {target.tokens + at, planned}, mask, micro_batch.epoch, worker);
-    });
+    try {
+      naming_sample(reader_, id, options_.rank, batch.step, [&] {
+        if (i + 1 < samples.size()) prefetch(sample_of(samples[i + 1]));
+        const auto packed = reading_sample([&] { return packed_bytes(sample_of(id), worker); });
+        length = take_sample(id, packed, {target.tokens + at, planned}, mask, micro_batch.epoch, worker);
+      });
+    } catch (const DamagedSample& damage) {
+      skipped_.add(reader_, id, damage);
+      ++batch.skipped;
+      continue;
+    }
     const std::size_t row = padded ? target.row : length;
     host.bytes_read += planned * static_cast<std::size_t>(reader_.token_bytes());
     if (target.positions != nullptr) count_up({target.positions + at, row});
@@ -211,17 +231,14 @@ HostBatch BatchBuilder::build(const MicroBatch& micro_batch, int worker) {
             : static_cast<std::int64_t>(length) - 1;
     total += length;
     at += row;
-    target.ids[i] = static_cast<std::int64_t>(id);
-    target.ends[i + 1] = static_cast<std::int32_t>(total);
+    target.ids[kept] = static_cast<std::int64_t>(id);
+    target.ends[++kept] = static_cast<std::int32_t>(total);
     batch.max_length = std::max(batch.max_length, static_cast<std::int64_t>(length));
   }
+  batch.empty = kept == 0;
   batch.token_count = static_cast<std::int64_t>(total);
   batch.padding = padded ? static_cast<std::int64_t>(at - total) : 0;
-  if (!padded && batch.tokens.size(0) != batch.token_count) {  // a transform shortened samples
-    for (torch::Tensor* tensor : {&batch.tokens, &batch.positions, &batch.loss_mask}) {
-      if (tensor->defined()) *tensor = tensor->narrow(0, 0, batch.token_count);
-    }
-  }
+  drop_unused_places(batch, kept, padded);
   if (options_.for_device) narrow_tokens(host, target);
   return host;
 }

@@ -11,6 +11,7 @@
 #include "runtime/data/batch/host_batch.h"
 #include "runtime/data/loader_options.h"
 #include "runtime/data/plan/planner.h"
+#include "runtime/data/skipped_samples.h"
 #include "staging/pack/reader.h"
 
 namespace lockstep::data {
@@ -26,6 +27,7 @@ struct BuildOptions {
   /// The batches are copied to a device: tokens stay narrow, and what follows from them is made there
   /// (complete_on_device()).
   bool for_device = false;
+  std::uint64_t skip_damaged = 0;
 };
 
 class BatchBuilder final : public HostBatchBuilder {
@@ -43,6 +45,7 @@ class BatchBuilder final : public HostBatchBuilder {
  private:
   struct Target;
   Target allocate(HostBatch& host, std::span<const SampleId> samples, const PlanOptions& plan);
+  static void drop_unused_places(Batch& batch, std::size_t samples, bool padded);
   static void narrow_tokens(HostBatch& host, const Target& target);
   std::size_t length_of(SampleId id, const PlanOptions& plan) const;
   std::span<const std::byte> packed_bytes(std::size_t number, int worker);
@@ -56,6 +59,7 @@ class BatchBuilder final : public HostBatchBuilder {
   BuildOptions options_;
   std::shared_ptr<BatchBuffers> buffers_;
   std::vector<std::vector<std::byte>> packed_;  // of each worker
+  SkippedSamples skipped_;
 };
 
 }  // namespace lockstep::data

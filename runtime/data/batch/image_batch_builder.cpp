@@ -81,7 +81,8 @@ ImageBatchBuilder::ImageBatchBuilder(const pack::Reader& reader, ImageBuildOptio
       buffers_(
           std::make_shared<BatchBuffers>(buffer_bytes(options_.plan, options_.images), options_.page_locked)),
       buffers_of_workers_(static_cast<std::size_t>(options_.workers)),
-      label_order_(has_order_to_look_at(options_) ? reader.size() : 0) {
+      label_order_(has_order_to_look_at(options_) ? reader.size() : 0),
+      skipped_(options_.skip_damaged) {
   check_format(format_, "images");
   if (!options_.images.target) return;
   target_ = format_of_target(options_.images);
@@ -126,14 +127,15 @@ std::int64_t ImageBatchBuilder::label_of(std::size_t number, const std::vector<p
 }
 
 // Says once that decoding at a part of the size would leave twice the batch's size, if that holds for most images.
-void ImageBatchBuilder::look_at_size(ImageSize decoded, std::span<const std::byte> packed) {
+void ImageBatchBuilder::look_at_size(ImageSize decoded, std::string_view kind,
+                                     std::span<const std::byte> packed) {
   const ImageOptions& images = options_.images;
   if (options_.rank != 0 || !images.transform || images.decode_at_least != ImageSize{} ||
       looked_at_.load(std::memory_order_relaxed) >= kLookAtImages) {
     return;
   }
   const ImageSize twice{.height = 2 * images.size.height, .width = 2 * images.size.width};
-  if (decodes_smaller(packed, format_, twice)) ++too_large_;
+  if (decodes_smaller(kind, packed, format_, twice)) ++too_large_;
   if (++looked_at_ != kLookAtImages || too_large_ < kLookAtImages * 3 / 4) return;
   fmt::print(
       stderr,
@@ -141,12 +143,21 @@ void ImageBatchBuilder::look_at_size(ImageSize decoded, std::span<const std::byt
       decoded.height, decoded.width, images.size.height, images.size.width, twice.height, twice.width);
 }
 
-// Returns the number of bytes read.
-std::size_t ImageBatchBuilder::take_sample(SampleId id, std::uint64_t epoch, int worker,
-                                           const Places& places) {
+// Says once that an image must be turned to be upright.
+void ImageBatchBuilder::look_at_orientation(std::size_t number, std::string_view kind,
+                                            std::span<const std::byte> packed) {
+  if (options_.rank != 0 || turned_.load(std::memory_order_relaxed)) return;
+  const int orientation = stored_orientation(kind, packed, format_);
+  if (orientation == 1 || turned_.exchange(true)) return;
+  fmt::print(
+      stderr,
+      "lockstep: sample '{}' (number {}) has the EXIF orientation {}: the loader decodes images as they are stored and does not turn them; to train on upright images, turn them once (examples/recipes/resize_images.py --orientation apply)\n",
+      reader_.key(number), number, orientation);
+}
+
+ImageBatchBuilder::Decoded ImageBatchBuilder::decode_sample(std::size_t number, WorkerBuffers& buffers,
+                                                            const Places& places) {
   const ImageOptions& images = options_.images;
-  WorkerBuffers& buffers = buffers_of_workers_[static_cast<std::size_t>(worker)];
-  const std::size_t number = sample_of(id);
   const std::vector<pack::Part> parts = reader_.parts(number);
   const auto is_target = [&](const pack::Part& part) {
     return images.target && part.kind == images.target->part;
@@ -158,37 +169,48 @@ std::size_t ImageBatchBuilder::take_sample(SampleId id, std::uint64_t epoch, int
         return !is_target(part) && (images.label.empty() || part.kind != images.label);
       },
       buffers.packed);
-  std::size_t bytes = buffers.packed.size();
+  Decoded decoded{.pixels = {}, .target = {}, .bytes = buffers.packed.size()};
   if (places.label != nullptr) {
     *places.label = label_of(number, parts, buffers);
-    bytes += buffers.label.size();
+    decoded.bytes += buffers.label.size();
   }
 
   const bool transformed = images.transform != nullptr;
-  const PartPixels pixels =
+  decoded.pixels =
       pixels_of_part(image.kind, buffers.packed, format_, transformed, places.image, buffers.pixels);
-  PartPixels target;
   if (target_) {
     const pack::Part& part = read_part(number, parts, "'" + images.target->part + "' with a dense target",
                                        is_target, buffers.packed_target);
-    bytes += buffers.packed_target.size();
-    target = pixels_of_part(part.kind, buffers.packed_target, *target_, transformed, places.target,
-                            buffers.target);
+    decoded.bytes += buffers.packed_target.size();
+    decoded.target = pixels_of_part(part.kind, buffers.packed_target, *target_, transformed, places.target,
+                                    buffers.target);
   }
-  look_at_size(pixels.size, buffers.packed);
-  if (!transformed) return bytes;
-  ImageSample sample{.id = id, .key = reader_.key(number), .pixels = pixels.pixels, .size = pixels.size};
+  look_at_size(decoded.pixels.size, image.kind, buffers.packed);
+  look_at_orientation(number, image.kind, buffers.packed);
+  return decoded;
+}
+
+// Returns the number of bytes read.
+std::size_t ImageBatchBuilder::take_sample(SampleId id, std::uint64_t epoch, int worker,
+                                           const Places& places) {
+  const ImageOptions& images = options_.images;
+  const std::size_t number = sample_of(id);
+  const Decoded decoded = reading_sample(
+      [&] { return decode_sample(number, buffers_of_workers_[static_cast<std::size_t>(worker)], places); });
+  if (!images.transform) return decoded.bytes;
+  ImageSample sample{
+      .id = id, .key = reader_.key(number), .pixels = decoded.pixels.pixels, .size = decoded.pixels.size};
   sample.channels = images.channels;
   sample.out = places.image;
-  sample.target = target.pixels;
-  sample.target_size = target.size;
+  sample.target = decoded.target.pixels;
+  sample.target_size = decoded.target.size;
   sample.target_out = places.target;
   sample.label = places.label;
   sample.seed = sample_seed(options_.plan, epoch, id);
   sample.worker = worker;
   sample.worker_seed = worker_seed(options_.plan, epoch, options_.rank, worker);
   images.transform(sample);
-  return bytes;
+  return decoded.bytes;
 }
 
 HostBatch ImageBatchBuilder::build(const MicroBatch& micro_batch, int worker) {
@@ -201,7 +223,6 @@ HostBatch ImageBatchBuilder::build(const MicroBatch& micro_batch, int worker) {
   Batch& batch = host.batch;
   batch.step = static_cast<std::int64_t>(micro_batch.step_of_epoch());
   batch.last_of_step = micro_batch.last_of_step();
-  batch.empty = samples.empty();
 
   host.buffer = buffers_->take();
   BufferLayout layout;
@@ -220,19 +241,31 @@ HostBatch ImageBatchBuilder::build(const MicroBatch& micro_batch, int worker) {
   };
   auto* const label = reinterpret_cast<std::int64_t*>(host.buffer->data() + labels);
   auto* const id_out = reinterpret_cast<std::int64_t*>(host.buffer->data() + ids);
-  for (std::size_t i = 0; i < samples.size(); ++i) {
-    const SampleId id = samples[i];
-    id_out[i] = static_cast<std::int64_t>(id);
-    Places places{.image = place(pixels + i * format_.bytes(), format_.bytes())};
-    if (target_) places.target = place(targets + i * target_->bytes(), target_->bytes());
-    if (!images.label.empty()) places.label = label + i;
-    naming_sample(reader_, id, options_.rank, batch.step,
-                  [&] { host.bytes_read += take_sample(id, micro_batch.epoch, worker, places); });
+  std::size_t kept = 0;
+  for (const SampleId id : samples) {
+    id_out[kept] = static_cast<std::int64_t>(id);
+    Places places{.image = place(pixels + kept * format_.bytes(), format_.bytes())};
+    if (target_) places.target = place(targets + kept * target_->bytes(), target_->bytes());
+    if (!images.label.empty()) places.label = label + kept;
+    try {
+      naming_sample(reader_, id, options_.rank, batch.step,
+                    [&] { host.bytes_read += take_sample(id, micro_batch.epoch, worker, places); });
+      ++kept;
+    } catch (const DamagedSample& damage) {
+      skipped_.add(reader_, id, damage);
+      ++batch.skipped;
+    }
   }
-  if (const auto found = label_order_.add({id_out, samples.size()}, {label, samples.size()}))
+  if (batch.skipped > 0) {
+    for (torch::Tensor* tensor : {&batch.images, &batch.targets, &batch.labels, &batch.sample_ids}) {
+      if (tensor->defined()) *tensor = tensor->narrow(0, 0, static_cast<std::int64_t>(kept));
+    }
+  }
+  if (const auto found = label_order_.add({id_out, kept}, {label, kept}))
     fmt::print(stderr, "lockstep: {}\n", *found);
+  batch.empty = kept == 0;
   batch.max_length = batch.empty ? 0 : 1;
-  batch.token_count = batch.loss_tokens = count;
+  batch.token_count = batch.loss_tokens = static_cast<std::int64_t>(kept);
   return host;
 }
 

@@ -16,6 +16,7 @@
 #include "runtime/data/batch/image_batch.h"
 #include "runtime/data/batch/label_order.h"
 #include "runtime/data/batch/part_pixels.h"
+#include "runtime/data/skipped_samples.h"
 #include "staging/pack/reader.h"
 
 namespace lockstep::data {
@@ -26,6 +27,7 @@ struct ImageBuildOptions {
   PlanOptions plan;
   ImageOptions images;
   bool page_locked = false;
+  std::uint64_t skip_damaged = 0;
 };
 
 class ImageBatchBuilder final : public HostBatchBuilder {
@@ -61,7 +63,14 @@ class ImageBatchBuilder final : public HostBatchBuilder {
                               std::vector<std::byte>& into) const;
   std::int64_t label_of(std::size_t number, const std::vector<pack::Part>& parts,
                         WorkerBuffers& buffers) const;
-  void look_at_size(ImageSize decoded, std::span<const std::byte> packed);
+  void look_at_size(ImageSize decoded, std::string_view kind, std::span<const std::byte> packed);
+  void look_at_orientation(std::size_t number, std::string_view kind, std::span<const std::byte> packed);
+  struct Decoded {
+    PartPixels pixels;
+    PartPixels target;
+    std::size_t bytes = 0;  // that were read
+  };
+  Decoded decode_sample(std::size_t number, WorkerBuffers& buffers, const Places& places);
   std::size_t take_sample(SampleId id, std::uint64_t epoch, int worker, const Places& places);
 
   const pack::Reader& reader_;
@@ -71,8 +80,10 @@ class ImageBatchBuilder final : public HostBatchBuilder {
   std::shared_ptr<BatchBuffers> buffers_;
   std::vector<WorkerBuffers> buffers_of_workers_;
   LabelOrder label_order_;
-  std::atomic<int> looked_at_ = 0;  // images
-  std::atomic<int> too_large_ = 0;  // of them: decoding at a part of their size would suffice
+  SkippedSamples skipped_;
+  std::atomic<bool> turned_ = false;  // an image with another orientation was found
+  std::atomic<int> looked_at_ = 0;    // images
+  std::atomic<int> too_large_ = 0;    // of them: decoding at a part of their size would suffice
 };
 
 }  // namespace lockstep::data

@@ -3,23 +3,37 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <cctype>
+#include <string>
 
 #include "common/error.h"
 #include "staging/pack/images/resample.h"
 #ifdef LOCKSTEP_WITH_IMAGES
 #include "staging/pack/images/codec.h"
+#include "staging/pack/images/exif.h"
+#include "staging/pack/images/png_image.h"
 #endif
 
 namespace lockstep::data {
 namespace {
 
-bool is_compressed(std::span<const std::byte> packed) {
+bool names_a_format(std::string_view kind) {
+  std::string ending(kind.substr(kind.rfind('.') + 1));  // npos + 1 is 0
+  for (char& letter : ending) letter = static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
+  constexpr std::array kEndings = {"png", "jpg", "jpeg", "jpe", "jfif"};
+  return std::find(kEndings.begin(), kEndings.end(), ending) != kEndings.end();
+}
+
+// Raw pixels may begin with any bytes. So a part of their size is compressed only if its kind says so.
+bool is_compressed(std::string_view kind, std::span<const std::byte> packed, const PixelFormat& format) {
   const auto begins_with = [&](std::initializer_list<unsigned> magic) {
     return packed.size() >= magic.size() &&
            std::equal(magic.begin(), magic.end(), packed.begin(),
                       [](unsigned wanted, std::byte found) { return std::byte(wanted) == found; });
   };
-  return begins_with({0x89, 'P', 'N', 'G'}) || begins_with({0xff, 0xd8, 0xff});
+  if (!begins_with({0x89, 'P', 'N', 'G'}) && !begins_with({0xff, 0xd8, 0xff})) return false;
+  return names_a_format(kind) || packed.size() != format.raw.pixels() * format.bytes_of_pixel();
 }
 
 pack::PixelSize to_pixels(const ImageSize& size) {
@@ -57,9 +71,18 @@ void check_compressed(const PixelFormat& format) {
 
 }  // namespace
 
-bool decodes_smaller(std::span<const std::byte> packed, const PixelFormat& format,
+int stored_orientation([[maybe_unused]] std::string_view kind,
+                       [[maybe_unused]] std::span<const std::byte> packed,
+                       [[maybe_unused]] const PixelFormat& format) {
+#ifdef LOCKSTEP_WITH_IMAGES
+  if (is_compressed(kind, packed, format)) return pack::exif_orientation(packed);
+#endif
+  return 1;
+}
+
+bool decodes_smaller(std::string_view kind, std::span<const std::byte> packed, const PixelFormat& format,
                      const ImageSize& decode_at_least) {
-  if (!is_compressed(packed)) return false;
+  if (!is_compressed(kind, packed, format)) return false;
   PixelFormat smaller = format;
   smaller.decode_at_least = decode_at_least;
   return decoded_size(packed, smaller).height < decoded_size(packed, format).height;
@@ -73,7 +96,7 @@ std::string text_of(const ImageSize& size) {
 PartPixels pixels_of_part(std::string_view kind, std::span<const std::byte> packed, const PixelFormat& format,
                           bool for_transform, std::span<std::uint8_t> out,
                           std::vector<std::uint8_t>& memory) {
-  const bool compressed = is_compressed(packed);
+  const bool compressed = is_compressed(kind, packed, format);
   if (compressed) check_compressed(format);
   const ImageSize size = compressed ? decoded_size(packed, format) : format.raw;
   const bool direct = !for_transform && size == format.size;

@@ -39,8 +39,11 @@ PartPixels pixels_of_part(std::string_view kind, std::span<const std::byte> pack
                           bool for_transform, std::span<std::uint8_t> out, std::vector<std::uint8_t>& memory);
 
 /// Whether the part is compressed, and with `decode_at_least` would be decoded to fewer pixels.
-bool decodes_smaller(std::span<const std::byte> packed, const PixelFormat& format,
+bool decodes_smaller(std::string_view kind, std::span<const std::byte> packed, const PixelFormat& format,
                      const ImageSize& decode_at_least);
+
+/// The orientation in the EXIF data of a compressed part, 1 to 8; 1: upright, or none.
+int stored_orientation(std::string_view kind, std::span<const std::byte> packed, const PixelFormat& format);
 
 /// "12 x 10", or "8 x 12 x 10" for a volume.
 std::string text_of(const ImageSize& size);

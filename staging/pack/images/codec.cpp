@@ -1,7 +1,5 @@
 #include "staging/pack/images/codec.h"
 
-#include <png.h>
-
 // jpeglib.h does not compile before stdio.h.
 // clang-format off
 #include <cstdio>
@@ -15,6 +13,7 @@
 #include <cstring>
 
 #include "common/error.h"
+#include "staging/pack/images/png_image.h"
 
 namespace lockstep::pack {
 namespace {
@@ -35,34 +34,6 @@ void check_size(PixelSize size, std::size_t bytes) {
   if (bytes != bytes_of(size))
     fail("an image of {} x {} needs {} bytes, not {}", size.height, size.width, bytes_of(size), bytes);
 }
-
-/// libpng's simplified interface. It stores its error in the struct.
-class Png {
- public:
-  explicit Png(std::span<const std::byte> packed) {
-    image_.version = PNG_IMAGE_VERSION;
-    if (png_image_begin_read_from_memory(&image_, packed.data(), packed.size()) == 0) fail_png();
-  }
-  ~Png() { png_image_free(&image_); }
-  Png(const Png&) = delete;
-  Png& operator=(const Png&) = delete;
-
-  PixelSize size() const { return {image_.height, image_.width}; }
-
-  void decode(std::span<std::uint8_t> pixels) {
-    image_.format = PNG_FORMAT_RGB;
-    const png_color black{0, 0, 0};
-    if (png_image_finish_read(&image_, &black, pixels.data(), 0, nullptr) == 0) fail_png();
-    // Warnings do not concern pixels, but a wrong colour profile, text or time. Missing pixels and wrong
-    // checksums are errors.
-    if (PNG_IMAGE_FAILED(image_)) fail_png();
-  }
-
- private:
-  [[noreturn]] void fail_png() const { fail("cannot decode PNG: {}", image_.message); }
-
-  png_image image_{};
-};
 
 /// libjpeg reports errors by longjmp, so no object between setjmp and the call may have a destructor.
 struct JpegErrors {
@@ -96,6 +67,41 @@ unsigned divisor(const jpeg_decompress_struct& jpeg, PixelSize at_least) {
   return 1;
 }
 
+// a × b / 255, rounded as Pillow does.
+unsigned product(unsigned a, unsigned b) {
+  const unsigned scaled = a * b + 128;
+  return ((scaled >> 8U) + scaled) >> 8U;
+}
+
+// From cyan, magenta, yellow and black as Adobe's programs store them, inverted: as Pillow does, with or without Adobe's
+// marker.
+void to_colours(const JSAMPLE* inks, std::size_t width, std::uint8_t* pixels) {
+  for (std::size_t x = 0; x < width; ++x) {
+    const unsigned black = inks[4 * x + 3];
+    for (std::size_t c = 0; c < kColours; ++c)
+      pixels[kColours * x + c] = static_cast<std::uint8_t>(black - product(255U - inks[4 * x + c], black));
+  }
+}
+
+// Reads all rows. libjpeg owns the row of inks, since an error skips destructors.
+void read_rows(jpeg_decompress_struct& jpeg, std::uint8_t* pixels) {
+  const bool inks = jpeg.num_components == 4;
+  jpeg.out_color_space = inks ? JCS_CMYK : JCS_RGB;
+  jpeg_start_decompress(&jpeg);
+  const std::size_t width = jpeg.output_width;
+  JSAMPARRAY row_of_inks = nullptr;
+  if (inks) {
+    row_of_inks = jpeg.mem->alloc_sarray(reinterpret_cast<j_common_ptr>(&jpeg), JPOOL_IMAGE,
+                                         static_cast<JDIMENSION>(4 * width), 1);
+  }
+  while (jpeg.output_scanline < jpeg.output_height) {
+    JSAMPROW row = pixels + jpeg.output_scanline * width * kColours;
+    jpeg_read_scanlines(&jpeg, inks ? row_of_inks : &row, 1);
+    if (inks) to_colours(row_of_inks[0], width, row);
+  }
+  jpeg_finish_decompress(&jpeg);
+}
+
 /// Reads the header, and the pixels if `pixels` has the size of the decoded image. Returns false on failure, with
 /// errors.message set.
 bool read_jpeg(std::span<const std::byte> packed, std::span<std::uint8_t> pixels, PixelSize at_least,
@@ -114,15 +120,7 @@ bool read_jpeg(std::span<const std::byte> packed, std::span<std::uint8_t> pixels
   jpeg.scale_denom = divisor(jpeg, at_least);
   jpeg_calc_output_dimensions(&jpeg);
   size = {jpeg.output_height, jpeg.output_width};
-  if (pixels.size() == bytes_of(size)) {
-    jpeg.out_color_space = JCS_RGB;
-    jpeg_start_decompress(&jpeg);
-    while (jpeg.output_scanline < jpeg.output_height) {
-      JSAMPROW row = pixels.data() + jpeg.output_scanline * size.width * kColours;
-      jpeg_read_scanlines(&jpeg, &row, 1);
-    }
-    jpeg_finish_decompress(&jpeg);
-  }
+  if (pixels.size() == bytes_of(size)) read_rows(jpeg, pixels.data());
   jpeg_destroy_decompress(&jpeg);
   return true;
 }
@@ -141,16 +139,15 @@ PixelSize image_size(std::span<const std::byte> packed) {
 }
 
 PixelSize decoded_size(std::span<const std::byte> packed, PixelSize at_least) {
-  if (begins_with(packed, kPng)) return Png(packed).size();
+  if (begins_with(packed, kPng)) return png_size(packed);
   if (begins_with(packed, kJpeg)) return jpeg(packed, {}, at_least);
   fail("the image is neither PNG nor JPEG");
 }
 
 void decode_image(std::span<const std::byte> packed, std::span<std::uint8_t> pixels, PixelSize at_least) {
   if (begins_with(packed, kPng)) {
-    Png png(packed);
-    check_size(png.size(), pixels.size());
-    png.decode(pixels);
+    check_size(png_size(packed), pixels.size());
+    decode_png(packed, pixels);
   } else if (begins_with(packed, kJpeg)) {
     check_size(jpeg(packed, pixels, at_least), pixels.size());
   } else {

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "common/error.h"
+#include "staging/transfer/copy/holes.h"
 
 namespace lockstep::transfer {
 namespace {
@@ -31,12 +32,13 @@ bool takes_direct(FileSystem& system, const fs::path& folder) {
 }  // namespace
 
 LocalFiles::LocalFiles(FileSystem& system, fs::path folder, std::vector<std::string> names,
-                       const ChunkPlan& plan)
+                       const ChunkPlan& plan, std::vector<bool> sparse)
     : system_(system),
       folder_(std::move(folder)),
       folder_fd_(system_.open(folder_, O_RDONLY | O_DIRECTORY | O_NOFOLLOW)),
       names_(std::move(names)),
       plan_(plan),
+      sparse_(std::move(sparse)),
       direct_(takes_direct(system_, folder_)),
       written_(kMaxOpen, [this](std::size_t file) { return create(file, 0); }),
       written_direct_(kMaxOpen, [this](std::size_t file) { return create(file, O_DIRECT); }),
@@ -64,15 +66,31 @@ UniqueFd LocalFiles::create(std::size_t file, int flags) {
   UniqueFd fd = system_.open(path(file), O_WRONLY | O_CREAT | O_NOFOLLOW | flags, 0600);
   // Allocates its whole size at once: a full disk is noticed early, and parallel writers need not extend the
   // file one by one.
-  if (plan_.first_chunk(file) != plan_.last_chunk(file))
+  if (is_sparse(file)) {
+    system_.set_size(fd.get(), plan_.file_bytes(file), path(file));
+  } else if (plan_.first_chunk(file) != plan_.last_chunk(file)) {
     system_.allocate(fd.get(), plan_.file_bytes(file), path(file));
+  }
   return fd;
+}
+
+void LocalFiles::write_with_holes(int fd, const Extent& extent, std::span<const std::byte> data) {
+  for (std::uint64_t offset = extent.offset; !data.empty();) {
+    bool zero = false;
+    const auto piece = data.first(equal_blocks(data, zero));
+    // An earlier copy may have left other bytes there.
+    if (!zero || !system_.make_hole(fd, offset, piece.size(), path(extent.file)))
+      system_.write_at(fd, piece, offset, path(extent.file));
+    offset += piece.size();
+    data = data.subspan(piece.size());
+  }
 }
 
 bool LocalFiles::write_direct(const Extent& extent, const ChunkBuffers::Buffer& data) {
   constexpr std::size_t kMask = ChunkBuffers::kAlignment - 1;
   constexpr std::uint32_t kWorthIt = 1U << 16U;
-  if (!direct_ || extent.bytes < kWorthIt || (extent.offset & kMask) != 0) return false;
+  if (!direct_ || is_sparse(extent.file) || extent.bytes < kWorthIt || (extent.offset & kMask) != 0)
+    return false;
   const std::size_t whole = extent.bytes & ~kMask;
   system_.write_at(written_direct_.get(extent.file)->get(), data.bytes().first(whole), extent.offset,
                    path(extent.file));
@@ -90,7 +108,12 @@ void LocalFiles::write(std::size_t chunk, const ChunkBuffers::Buffer& data) {
   for (const Extent& extent : extents) {
     if (at != 0 || !write_direct(extent, data)) {
       const std::shared_ptr<const UniqueFd> fd = written_.get(extent.file);
-      system_.write_at(fd->get(), data.bytes().subspan(at, extent.bytes), extent.offset, path(extent.file));
+      const auto bytes = data.bytes().subspan(at, extent.bytes);
+      if (is_sparse(extent.file)) {
+        write_with_holes(fd->get(), extent, bytes);
+      } else {
+        system_.write_at(fd->get(), bytes, extent.offset, path(extent.file));
+      }
       if (extent.bytes == plan_.file_bytes(extent.file)) {
         written_.drop(extent.file);
       } else {

@@ -18,9 +18,10 @@ namespace lockstep::transfer {
 
 class LocalFiles {
  public:
-  /// `names` are the plan's files, below `folder`, which must exist. `plan` must outlive this object.
+  /// `names` are the plan's files, below `folder`, which must exist. `sparse`: those with holes; none if it is empty.
+  /// `plan` must outlive this object.
   LocalFiles(FileSystem& system, std::filesystem::path folder, std::vector<std::string> names,
-             const ChunkPlan& plan);
+             const ChunkPlan& plan, std::vector<bool> sparse = {});
 
   /// Makes the subfolders.
   void make_folders();
@@ -38,13 +39,16 @@ class LocalFiles {
 
  private:
   UniqueFd create(std::size_t file, int flags);
+  bool is_sparse(std::size_t file) const { return !sparse_.empty() && sparse_[file]; }
   bool write_direct(const Extent& extent, const ChunkBuffers::Buffer& data);
+  void write_with_holes(int fd, const Extent& extent, std::span<const std::byte> data);
 
   FileSystem& system_;
   std::filesystem::path folder_;
   UniqueFd folder_fd_;  // files are read through it, because publishing renames the folder
   std::vector<std::string> names_;
   const ChunkPlan& plan_;
+  std::vector<bool> sparse_;
   bool direct_;
   OpenFiles written_, written_direct_, read_;
 };

@@ -3,6 +3,8 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "common/error.h"
 #include "common/pending_calls.h"
 #include "staging/transfer/copy/source_retry.h"
@@ -56,7 +58,6 @@ UniqueFd SourceFiles::open(std::size_t file) {
 }
 
 void SourceFiles::read(std::size_t chunk, std::span<std::byte> into) {
-  limit_.take(into.size());
   std::size_t at = 0;
   for (const Extent& extent : plan_.extents(chunk)) {
     // A stale handle stays stale: the next try opens the file again.
@@ -82,12 +83,16 @@ void SourceFiles::read_extent(const Extent& extent, std::span<std::byte> into) {
   const auto offset = static_cast<off_t>(extent.offset);
   // Makes the kernel read the whole chunk at once instead of a few pages at a time.
   if (extent.bytes > (1U << 17U)) ::posix_fadvise(fd->get(), offset, extent.bytes, POSIX_FADV_WILLNEED);
-  for (std::size_t done = 0; done < into.size();) {
-    const std::size_t got = system_.read_at(fd->get(), into.subspan(done), extent.offset + done, path);
-    if (got == 0) changed(path);
-    done += got;
+  const std::uint64_t end = extent.offset + into.size();
+  if (files_[extent.file].holes == 0) {
+    read_range(fd->get(), extent, {extent.offset, end}, into);
+  } else {
+    std::fill(into.begin(), into.end(), std::byte{});
+    for (ByteRange data{extent.offset, extent.offset}; data.end < end;) {
+      data = next_data(fd->get(), data.end, end);
+      read_range(fd->get(), extent, data, into.subspan(data.begin - extent.offset, data.end - data.begin));
+    }
   }
-  bytes_ += into.size();
   // No one on this node will read these pages of the source again.
   if (extent.bytes > 0) ::posix_fadvise(fd->get(), offset, extent.bytes, POSIX_FADV_DONTNEED);
   if (plan_.first_chunk(extent.file) != plan_.last_chunk(extent.file)) return;
@@ -100,6 +105,17 @@ void SourceFiles::read_extent(const Extent& extent, std::span<std::byte> into) {
   open_files_.drop(extent.file);
   const std::lock_guard lock(mutex_);
   first_.erase(extent.file);
+}
+
+void SourceFiles::read_range(int fd, const Extent& extent, ByteRange range, std::span<std::byte> into) {
+  const std::filesystem::path path = folder_ / files_[extent.file].name;
+  limit_.take(into.size());
+  for (std::size_t done = 0; done < into.size();) {
+    const std::size_t got = system_.read_at(fd, into.subspan(done), range.begin + done, path);
+    if (got == 0) changed(path);
+    done += got;
+  }
+  bytes_ += into.size();
 }
 
 void SourceFiles::check_unchanged() {

@@ -14,6 +14,7 @@
 
 #include "common/file_system.h"
 #include "staging/transfer/copy/chunk_plan.h"
+#include "staging/transfer/copy/holes.h"
 #include "staging/transfer/copy/limit.h"
 #include "staging/transfer/copy/open_files.h"
 #include "staging/transfer/manifest.h"
@@ -35,13 +36,14 @@ class SourceFiles {
   /// Whether the source's file system could not be reached; the bytes that were read before are good.
   bool failed() const { return failed_; }
 
-  /// Bytes read so far.
+  /// Bytes read so far, without holes.
   std::uint64_t bytes_read() const { return bytes_; }
 
  private:
   UniqueFd open(std::size_t file);
   void retry(const std::function<void()>& work, const std::function<void()>& before_next = {});
   void read_extent(const Extent& extent, std::span<std::byte> into);
+  void read_range(int fd, const Extent& extent, ByteRange range, std::span<std::byte> into);
 
   FileSystem& system_;
   std::filesystem::path folder_;

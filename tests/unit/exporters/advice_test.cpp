@@ -327,6 +327,16 @@ std::vector<Fault> faults() {
            if (step % 10 == 0) writer.add_skipped_step();
          };
        }},
+      {"damaged-samples",
+       {},
+       "left out 2 damaged samples: 2 on rank 1 (n",
+       "names each of them",
+       [](MadeUpRun& run) {
+         run.also = [](Writer& writer, int rank, int step) {
+           if (rank == 1 && step < 2) writer.add_skipped_samples(1);
+           writer.set_resources({.sampled_ns = 1});
+         };
+       }},
       {"slower-than-before", [](RankStep& does, int, int step) { does.slow_down(lately(step) ? 1.4 : 1); },
        "36 % more own time", "free -h"},
       {"no-tokens", [](RankStep& does, int, int) { does.tokens = does.padding = does.samples = 0; },

@@ -239,6 +239,86 @@ class PythonRecord(unittest.TestCase):
         self.assertEqual(self.run_job(TWO_STEPS, LOCKSTEP_RECORD="", LOCKSTEP_REPORT_DIR=str(self.folder / "report")), "")
         self.assertEqual(self.report(self.folder / "report")["ranks"][0]["steps"], 2)
 
+    # What a program does when it is ended.
+    WAITS = {
+        "in Python": "while True: pass\n",
+        "in a system call": "input()\n",
+        # As in a collective: no handler of Python runs meanwhile.
+        "in C": "import ctypes\nlock = ctypes.create_string_buffer(64)\nctypes.CDLL(None).pthread_mutex_lock(lock)\n"
+                "ctypes.CDLL(None).pthread_mutex_lock(lock)\n",
+    }
+
+    def end_by(self, number, script, waits="input()", **variables):
+        """Sends a signal to a job that has made two steps; returns its exit code and what its report says."""
+        report = self.folder / "report"
+        job = self.start_job(script + "print(flush=True)\n" + waits, LOCKSTEP_REPORT_DIR=str(report), **variables)
+        job.send_signal(number)
+        code = job.wait(60)
+        return code, self.report(report)
+
+    def test_a_signal_ends_the_job_with_a_whole_record(self):
+        for wait, until in self.WAITS.items():
+            for number in (signal.SIGTERM, signal.SIGHUP):
+                for folder in (str(self.records), ""):
+                    with self.subTest(wait, signal=number, folder=folder):
+                        code, run = self.end_by(number, TWO_STEPS, until, LOCKSTEP_RECORD=folder)
+                        self.assertEqual(code, -number)
+                        self.assertEqual((run["state"], run["ranks"][0]["steps"], run["ranks"][0]["tokens"]), ("died", 2, 200))
+
+    def test_ctrl_c_ends_the_job_with_a_whole_record(self):
+        code, run = self.end_by(signal.SIGINT, TWO_STEPS)
+        self.assertEqual((code, run["state"], run["ranks"][0]["steps"]), (-signal.SIGINT, "died", 2))
+        # Many programs let it end them at once.
+        code, run = self.end_by(signal.SIGINT, "import signal\nsignal.signal(signal.SIGINT, signal.SIG_DFL)\n" + TWO_STEPS)
+        self.assertEqual((code, run["state"], run["ranks"][0]["steps"]), (-signal.SIGINT, "died", 2))
+
+    def test_a_handler_of_the_program_still_runs(self):
+        handler = "import os, signal, sys\nsignal.signal(signal.SIGTERM, lambda number, frame: {})\n"
+        for code, script in ((7, handler.format("sys.exit(7)") + TWO_STEPS), (7, TWO_STEPS + handler.format("sys.exit(7)")),
+                             (8, handler.format("os._exit(8)") + TWO_STEPS)):
+            ended, run = self.end_by(signal.SIGTERM, script)
+            self.assertEqual((ended, run["ranks"][0]["steps"]), (code, 2))
+
+    def test_a_handler_may_let_the_job_go_on(self):
+        code, run = self.end_by(
+            signal.SIGTERM, "import signal\nseen = []\nsignal.signal(signal.SIGTERM, lambda *_: seen.append(1))\n" + TWO_STEPS,
+            "while not seen: pass\nlockstep.end_step()\n")
+        self.assertEqual((code, run["state"], run["ranks"][0]["steps"]), (0, "finished", 3))
+
+    def test_an_ignored_signal_stays_ignored(self):
+        job = self.start_job("import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + TWO_STEPS +
+                             "print(flush=True)\ninput()\n", LOCKSTEP_REPORT_DIR=str(self.folder / "report"))
+        job.send_signal(signal.SIGTERM)
+        job.stdin.write("\n")
+        job.stdin.flush()
+        self.assertEqual(job.wait(60), 0)
+
+    def test_a_handler_of_c_code_is_not_replaced(self):
+        code, run = self.end_by(signal.SIGTERM, "import faulthandler, signal\nfaulthandler.register(signal.SIGTERM, file=open("
+                                "'/dev/null', 'w'), chain=False)\n" + TWO_STEPS, "import time\ntime.sleep(1)\nlockstep.end_step()\n")
+        self.assertEqual((code, run["state"], run["ranks"][0]["steps"]), (0, "finished", 3))
+
+    def test_a_signal_to_a_forked_worker_ends_only_the_worker(self):
+        report = self.folder / "report"
+        self.run_job(TWO_STEPS + "import os, signal\nworker = os.fork()\nif not worker: signal.pause()\n"
+                     "os.kill(worker, signal.SIGTERM)\nassert os.waitpid(worker, 0)[1] == signal.SIGTERM\nlockstep.end_step()\n",
+                     LOCKSTEP_REPORT_DIR=str(report))
+        run = self.report(report)
+        self.assertEqual((run["state"], run["ranks"][0]["steps"]), ("finished", 3))
+
+    def test_outside_the_main_thread_it_records_too(self):
+        report = self.folder / "report"
+        self.run_job("import threading\ndef train():\n" + "".join(f"    {line}\n" for line in TWO_STEPS.splitlines()) +
+                     "thread = threading.Thread(target=train)\nthread.start()\nthread.join()\n", LOCKSTEP_REPORT_DIR=str(report))
+        self.assertEqual(self.report(report)["ranks"][0]["steps"], 2)
+
+    def test_a_process_that_calls_exit_at_once_leaves_a_readable_record(self):
+        for folder in (str(self.records), ""):
+            report = self.folder / "report"
+            self.run_job(TWO_STEPS + "import os\nos._exit(0)\n", LOCKSTEP_RECORD=folder, LOCKSTEP_REPORT_DIR=str(report))
+            run = self.report(self.records if folder else report)
+            self.assertEqual((run["state"], run["ranks"][0]["steps"]), ("died", 2 if folder else 1))
+
     def test_one_line_says_why_nothing_is_recorded(self):
         line = self.run_job(TWO_STEPS, LOCKSTEP_RECORD="", RANK="0", WORLD_SIZE="4")
         self.assertRegex(line, r"^lockstep: step times are not recorded.*--metrics=on.*\n$")

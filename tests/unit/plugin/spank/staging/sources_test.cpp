@@ -116,6 +116,13 @@ TEST_F(Sources, AnEntryThatCannotBeCopiedIsNamed) {
   fs::create_symlink("x", folder_ / "loose/a/link");
   EXPECT_THAT(checked("loose"), HasSubstr("loose/a/link is a symbolic link"));
   fs::remove(folder_ / "loose/a/link");
+  fs::create_symlink("../x", folder_ / "loose/a/link");
+  EXPECT_EQ(checked("loose"), "") << "it leads to a file of the source";
+  fs::remove(folder_ / "loose/a/link");
+  fs::create_symlink("/etc/passwd", folder_ / "loose/a/link");
+  EXPECT_THAT(checked("loose"),
+              HasSubstr("loose/a/link is a symbolic link out of the folder, to /etc/passwd"));
+  fs::remove(folder_ / "loose/a/link");
   ASSERT_EQ(::mkfifo(path("loose/pipe").c_str(), 0600), 0);
   EXPECT_THAT(checked("loose"), HasSubstr("loose/pipe is neither a folder nor a regular file"));
   // Of a pack they copy what the index names.

@@ -174,11 +174,15 @@ TEST_F(FormatContents, ASubfolderThatCannotBeListedIsNamed) {
   fs::permissions(folder_ / "d/secret", fs::perms::owner_all);
 }
 
-TEST_F(FormatContents, LinksDevicesAndMissingOrEmptySourcesAreRefusedByName) {
+TEST_F(FormatContents, LinksThatLeadOutDevicesAndMissingOrEmptySourcesAreRefusedByName) {
   write("l/a", "x");
   fs::create_symlink("a", folder_ / "l/link");
+  EXPECT_THAT(contents_of(folder_ / "l").files, ElementsAre("a", "link"));
+  write("outside", "x");
+  fs::create_symlink("../outside", folder_ / "l/out");
   EXPECT_THAT([&] { contents_of(folder_ / "l"); },
-              ThrowsErrorWith((folder_ / "l/link").string(), "symbolic link"));
+              ThrowsErrorWith((folder_ / "l/out").string(), "symbolic link out of the folder"));
+  EXPECT_THAT(readable_contents_of(folder_ / "l").files, ElementsAre("a", "link", "out"));
   write("f/a", "x");
   ASSERT_EQ(::mkfifo((folder_ / "f/pipe").c_str(), 0600), 0);
   EXPECT_THAT([&] { contents_of(folder_ / "f"); }, ThrowsErrorWith((folder_ / "f/pipe").string(), "neither"));

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "common/error.h"
+#include "staging/pack/images/exif.h"
 
 namespace lockstep::pack {
 namespace {
@@ -70,7 +71,7 @@ Bytes jpeg_of(const Pixels& pixels, int channels, PixelSize size = kSize) {
   jpeg.image_width = static_cast<JDIMENSION>(size.width);
   jpeg.image_height = static_cast<JDIMENSION>(size.height);
   jpeg.input_components = channels;
-  jpeg.in_color_space = channels == 3 ? JCS_RGB : JCS_GRAYSCALE;
+  jpeg.in_color_space = channels == 3 ? JCS_RGB : channels == 4 ? JCS_CMYK : JCS_GRAYSCALE;
   jpeg_set_defaults(&jpeg);
   jpeg_set_quality(&jpeg, 98, TRUE);
   jpeg_start_compress(&jpeg, TRUE);
@@ -152,19 +153,17 @@ TEST(Image, GreyBecomesRedGreenAndBlue) {
   }
 }
 
-TEST(Image, TransparencyBecomesBlack) {
+TEST(Image, TransparencyIsIgnored) {
   Pixels pixels(4 * kSize.height * kSize.width, 200);
   for (std::size_t i = 3; i < pixels.size(); i += 4) pixels[i] = 0;
-  EXPECT_THAT(decode(png_of(pixels, PNG_FORMAT_RGBA)), Each(0));
+  EXPECT_THAT(decode(png_of(pixels, PNG_FORMAT_RGBA)), Each(200));
 }
 
-TEST(Image, RefusesATruncatedImage) {
-  for (const Bytes& whole : {png_of(gradient(3), PNG_FORMAT_RGB), jpeg_of(gradient(3), 3)}) {
-    for (const std::size_t bytes : {whole.size() - 20, whole.size() / 2}) {
-      const Bytes cut(whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(bytes));
-      EXPECT_THAT([&] { decode(cut); }, ThrowsMessage<Error>(HasSubstr("cannot decode "))) << bytes;
-    }
-  }
+TEST(Image, ADamagedCmykJpegIsRefused) {
+  Bytes packed = jpeg_of(gradient(4), 4);
+  EXPECT_NO_THROW(decode(packed));
+  packed.resize(packed.size() / 2);
+  EXPECT_THAT([&] { decode(packed); }, ThrowsMessage<Error>(HasSubstr("cannot decode JPEG")));
 }
 
 // A PNG with another chunk before its pixels. The checksum of the chunk may be wrong.
@@ -185,6 +184,50 @@ Bytes png_with(const Bytes& png, const std::string& name_and_content, bool right
   const auto* const begin = reinterpret_cast<const std::byte*>(chunk.data());
   with.insert(with.begin() + 8 + 25, begin, begin + chunk.size());  // after the signature and IHDR
   return with;
+}
+
+// EXIF with one entry before the orientation, in this order of bytes.
+std::string exif(bool big, char orientation) {
+  using namespace std::string_literals;
+  return big ? "MM\0\x2a\0\0\0\x08\0\x02\x01\x0f\0\x02\0\0\0\x01\0\0\0\0\x01\x12\0\x03\0\0\0\x01\0"s +
+                   orientation + "\0\0\0\0\0\0"s
+             : "II\x2a\0\x08\0\0\0\x02\0\x0f\x01\x02\0\x01\0\0\0\0\0\0\0\x12\x01\x03\0\x01\0\0\0"s +
+                   orientation + "\0\0\0\0\0\0\0"s;
+}
+
+Bytes jpeg_with_exif(const std::string& content) {
+  Bytes packed = jpeg_of(gradient(3), 3);
+  const std::string segment = std::string("\xff\xe1\0", 3) + static_cast<char>(content.size() + 8) +
+                              std::string("Exif\0\0", 6) + content;
+  const auto* const begin = reinterpret_cast<const std::byte*>(segment.data());
+  packed.insert(packed.begin() + 2 + 18, begin,
+                begin + segment.size());  // after the first segment of the header
+  return packed;
+}
+
+TEST(Image, FindsTheOrientationThatACameraStored) {
+  const Bytes png = png_of(gradient(3), PNG_FORMAT_RGB);
+  for (const bool big : {false, true}) {
+    for (const char orientation : {1, 3, 6, 8}) {
+      EXPECT_EQ(exif_orientation(jpeg_with_exif(exif(big, orientation))), orientation);
+      EXPECT_EQ(exif_orientation(png_with(png, "eXIf" + exif(big, orientation), true)), orientation);
+    }
+  }
+  EXPECT_EQ(exif_orientation(png), 1);
+  EXPECT_EQ(exif_orientation(jpeg_of(gradient(3), 3)), 1);
+  EXPECT_EQ(exif_orientation(jpeg_with_exif(exif(true, 9))), 1);
+  EXPECT_EQ(exif_orientation(jpeg_with_exif(std::string("II\x2a\0\xff\xff\xff\xff", 8))), 1);
+  Bytes cut = jpeg_with_exif(exif(true, 6));
+  for (cut.resize(60); !cut.empty(); cut.pop_back()) EXPECT_EQ(exif_orientation(cut), 1) << cut.size();
+}
+
+TEST(Image, RefusesATruncatedImage) {
+  for (const Bytes& whole : {png_of(gradient(3), PNG_FORMAT_RGB), jpeg_of(gradient(3), 3)}) {
+    for (const std::size_t bytes : {whole.size() - 20, whole.size() / 2}) {
+      const Bytes cut(whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(bytes));
+      EXPECT_THAT([&] { decode(cut); }, ThrowsMessage<Error>(HasSubstr("cannot decode "))) << bytes;
+    }
+  }
 }
 
 TEST(Image, DecodesAPngWithErrorsOutsideItsPixels) {
