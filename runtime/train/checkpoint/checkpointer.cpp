@@ -141,6 +141,7 @@ checkpoint::WriterOptions Checkpointer::State::writer_options() {
       progress.begin("locking " + folder.string());
       checkpoint::make_folders(system, folder);
       checkpoint::FolderLockOptions lock_options;
+      lock_options.force = options.force;
       lock_options.waiting = [this] { progress.touch(); };
       lock.emplace(system, folder, checkpoint::LockHolder::here(writing.run), lock_options);
     });
