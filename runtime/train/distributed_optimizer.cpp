@@ -14,6 +14,7 @@
 
 namespace lockstep {
 
+using train::Partition;
 using train::Span;
 using train::StatePiece;
 
@@ -181,7 +182,6 @@ void DistributedOptimizerBase::adopt_layout() {
     fail_usage("DistributedOptimizer: there was no synchronised backward yet; call step() after one");
   if (generation_ == hook_->generation()) return shards_->take_parameters_back();
   refuse_added();
-  const auto before = state_now();
   auto shards = std::make_unique<train::Shards>(*hook_, index_of_);
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     if (shards->has(i)) continue;
@@ -189,7 +189,10 @@ void DistributedOptimizerBase::adopt_layout() {
         "DistributedOptimizer: the gradient of parameter '{}' is not in a bucket, because the parameter is frozen; leave it out of the groups",
         parameters_[i].first);
   }
-  auto after = train::redistribute(communicator_, before, shards->spans());
+  // Without a layout no rank has state, unless it was loaded.
+  const Partition before = shards_ || pending_ ? wanted() : shards->partition();
+  const auto after =
+      train::redistribute(communicator_, before, state_now(), shards->partition(), state_keys());
   shards_ = std::move(shards);
   generation_ = hook_->generation();
 
@@ -230,16 +233,15 @@ OptimizerShard DistributedOptimizerBase::shard() const {
 }
 
 // Before the first backward nobody knows who will update which elements: each rank keeps an equal part.
-std::vector<Span> DistributedOptimizerBase::wanted_spans() const {
-  if (shards_) return shards_->spans();
-  std::vector<Span> spans;
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    const std::int64_t elements = parameters_[i].second.numel();
-    const Span span{i, elements * communicator_.rank() / communicator_.size(),
-                    elements * (communicator_.rank() + 1) / communicator_.size()};
-    if (span.size() > 0) spans.push_back(span);
-  }
-  return spans;
+Partition DistributedOptimizerBase::wanted() const {
+  if (shards_) return shards_->partition();
+  std::vector<std::int64_t> elements;
+  for (const auto& [name, parameter] : parameters_) elements.push_back(parameter.numel());
+  return Partition::of_parameters(elements, communicator_.size());
+}
+
+std::vector<std::string> DistributedOptimizerBase::state_keys() const {
+  return train::state_keys(*make_state());
 }
 
 void DistributedOptimizerBase::load_pieces(std::vector<StatePiece> pieces,
@@ -270,14 +272,17 @@ std::vector<StatePiece> DistributedOptimizerBase::state_now() const {
 }
 
 void DistributedOptimizerBase::save(torch::serialize::OutputArchive& archive) const {
-  const bool writes = communicator_.rank() == 0;
-  std::vector<Span> wanted;
-  for (std::size_t i = 0; writes && i < parameters_.size(); ++i)
-    wanted.push_back({i, 0, parameters_[i].second.numel()});
-  // Before the first backward no rank has any.
   std::vector<StatePiece> whole;
-  if (pending_ || shards_) whole = train::redistribute(communicator_, state_now(), wanted);
-  if (!writes) return;
+  // Before the first backward no rank has any.
+  if (pending_ || shards_) {
+    const auto mine = state_now();
+    for (const train::BucketLayout& bucket : wanted().buckets()) {
+      const Partition spread({bucket}, communicator_.size());
+      auto part = train::redistribute(communicator_, spread, mine, spread.on(1), state_keys());
+      std::move(part.begin(), part.end(), std::back_inserter(whole));
+    }
+  }
+  if (communicator_.rank() != 0) return;
   c10::List<std::string> names;
   for (const StatePiece& piece : whole) {
     if (piece.state.empty()) continue;
@@ -325,7 +330,7 @@ void DistributedOptimizerBase::load(torch::serialize::InputArchive& archive) {
     fail("the checkpoint's optimizer options differ: they are those of another type of optimizer");
   }
   std::vector<StatePiece> pieces;
-  for (const Span& span : wanted_spans()) {
+  for (const Span& span : wanted().spans_of(communicator_.rank())) {
     const auto found = saved.find(span.parameter);
     pieces.push_back(found == saved.end()
                          ? StatePiece{span, {}}

@@ -105,9 +105,9 @@ void scale(const std::vector<torch::Tensor>& tensors, double factor);
 
 namespace train {
 
+class Partition;
 class ShardingHook;
 class Shards;
-struct Span;
 struct StatePiece;
 
 using ParameterGroups = std::vector<torch::optim::OptimizerParamGroup>;
@@ -180,8 +180,8 @@ class DistributedOptimizerBase {
   std::vector<torch::Tensor> gradients();
 
   /// Writes the complete state, as one process would have it, into rank 0's archive, and nothing into those of the other
-  /// ranks. All ranks call it together. No rank needs more memory than for the state on rank 0 and for one rank's part
-  /// at a time. Checkpointer needs less: each rank writes its own part.
+  /// ranks. All ranks call it together. No rank needs more memory than for the state on rank 0 and for one bucket.
+  /// Checkpointer needs less: each rank writes its own part.
   void save(torch::serialize::OutputArchive& archive) const;
   /// Continues from this state, which may come from another number of ranks. All ranks load the same archive. It also
   /// sets the options of the groups (learning rates) at once; options set afterwards stay. Throws Error and changes
@@ -212,9 +212,9 @@ class DistributedOptimizerBase {
   /// This rank's part of the state; the pieces of all ranks are the whole state. It does not communicate, and copies
   /// nothing.
   OptimizerShard shard() const;
-  /// The elements whose state this rank must be given, and the way to do it: the pieces have these spans, in this order.
-  /// All ranks call load_pieces() together; the sizes and the options must fit.
-  std::vector<train::Span> wanted_spans() const;
+  /// The elements whose state each rank must be given, and the way to do it: the pieces have this rank's spans, in this
+  /// order. All ranks call load_pieces() together; the sizes and the options must fit.
+  train::Partition wanted() const;
   void load_pieces(std::vector<train::StatePiece> pieces, const std::vector<torch::Tensor>& groups);
 
   void adopt_layout();
@@ -222,6 +222,7 @@ class DistributedOptimizerBase {
   std::vector<train::StatePiece> pieces() const;
   void put(const std::vector<train::StatePiece>& pieces);
   std::vector<train::StatePiece> state_now() const;
+  std::vector<std::string> state_keys() const;
 
   comm::Communicator& communicator_;
   profile::StepTimer& timer_;
@@ -234,7 +235,7 @@ class DistributedOptimizerBase {
   std::unique_ptr<ddp::DeviceCollective> on_device_;  // the all-gathers
   std::unique_ptr<train::Shards> shards_;
   std::uint64_t generation_ = 0;                             // of the hook's layout that shards_ uses
-  std::unique_ptr<std::vector<train::StatePiece>> pending_;  // loaded before there was a layout
+  std::unique_ptr<std::vector<train::StatePiece>> pending_;  // loaded before there was a layout, as wanted()
 };
 
 template <typename Optimizer>

@@ -167,7 +167,7 @@ class ShardedOptimizer : public Item {
     const OptimizerLayout layout = this->layout(shard);
     const SavedOptimizer saved(ranks, layout);
     std::vector<bool> needed(ranks.size());
-    for (const train::Span& span : optimizer_.wanted_spans()) {
+    for (const train::Span& span : wanted_spans()) {
       const std::string& name = shard.parameters[span.parameter].first;
       for (std::size_t rank = 0; rank < ranks.size(); ++rank)
         if (saved.has(rank, name, span.begin, span.end)) needed[rank] = true;
@@ -182,7 +182,7 @@ class ShardedOptimizer : public Item {
     const SavedOptimizer saved(ranks, layout);
     const std::set<std::string> with_state(saved.parameters().begin(), saved.parameters().end());
     std::vector<train::StatePiece> pieces;
-    for (const train::Span& span : optimizer_.wanted_spans()) {
+    for (const train::Span& span : wanted_spans()) {
       const auto& [name, parameter] = shard.parameters[span.parameter];
       pieces.push_back(with_state.contains(name)
                            ? train::cut(saved.state(name, span.begin, span.end), parameter, span)
@@ -192,6 +192,10 @@ class ShardedOptimizer : public Item {
   }
 
  private:
+  std::vector<train::Span> wanted_spans() const {
+    return optimizer_.wanted().spans_of(optimizer_.communicator_.rank());
+  }
+
   OptimizerLayout layout(const OptimizerShard& shard) const {
     OptimizerLayout layout{.type = type_, .groups = shard.groups, .parameters = {}};
     for (const auto& [name, parameter] : shard.parameters) layout.parameters.emplace(name, parameter);
