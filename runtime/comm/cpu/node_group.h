@@ -86,7 +86,7 @@ class NodeGroup {
   bool post_next();
   bool stage(Task& task, OperationSlot& slot);
   static std::size_t staged_bytes_of(const std::vector<Message>& sends);
-  static void stage_messages(const Task& task) const;
+  static void stage_messages(const Task& task);
   void take_messages(const Task& task) const;
   bool all_have_asked(const Task& task) const;
   void end_job_if_a_rank_left(const Task& task) const;
