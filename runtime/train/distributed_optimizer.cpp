@@ -189,10 +189,9 @@ void DistributedOptimizerBase::adopt_layout() {
         "DistributedOptimizer: the gradient of parameter '{}' is not in a bucket, because the parameter is frozen; leave it out of the groups",
         parameters_[i].first);
   }
-  // Without a layout no rank has state, unless it was loaded.
-  const Partition before = shards_ || pending_ ? wanted() : shards->partition();
+  const train::OptimizerShard before = state_now();
   const auto after =
-      train::redistribute(communicator_, before, state_now(), shards->partition(), state_keys());
+      train::redistribute(communicator_, before.partition, before.state, shards->partition(), state_keys());
   shards_ = std::move(shards);
   generation_ = hook_->generation();
 
@@ -216,25 +215,14 @@ std::vector<StatePiece> DistributedOptimizerBase::pieces() const {
   return pieces;
 }
 
-OptimizerShard DistributedOptimizerBase::shard() const {
-  OptimizerShard shard;
-  shard.parameters = parameters_;
-  shard.groups.resize(inner_->param_groups().size());
-  for (std::size_t i = 0; i < parameters_.size(); ++i)
-    shard.groups[group_of_[i]].push_back(parameters_[i].first);
-  const auto add = [&](const Span& span, ParameterState state) {
-    const auto& [name, parameter] = parameters_[span.parameter];
-    shard.pieces.push_back({name, parameter, span.begin, span.end, std::move(state)});
-  };
-  for (StatePiece& piece : pending_ ? std::vector<StatePiece>(*pending_) : pieces()) {
-    if (!piece.state.empty()) add(piece.span, std::move(piece.state));
-  }
-  return shard;
+// Before the first backward nobody knows who will update which elements: each rank keeps an equal part.
+train::OptimizerShard DistributedOptimizerBase::shard() const {
+  if (pending_) return *pending_;
+  if (shards_) return {shards_->partition(), pieces()};
+  return {equal_parts(), {}};
 }
 
-// Before the first backward nobody knows who will update which elements: each rank keeps an equal part.
-Partition DistributedOptimizerBase::wanted() const {
-  if (shards_) return shards_->partition();
+Partition DistributedOptimizerBase::equal_parts() const {
   std::vector<std::int64_t> elements;
   for (const auto& [name, parameter] : parameters_) elements.push_back(parameter.numel());
   return Partition::of_parameters(elements, communicator_.size());
@@ -244,14 +232,14 @@ std::vector<std::string> DistributedOptimizerBase::state_keys() const {
   return train::state_keys(*make_state());
 }
 
-void DistributedOptimizerBase::load_pieces(std::vector<StatePiece> pieces,
-                                           const std::vector<torch::Tensor>& groups) {
+void DistributedOptimizerBase::load_shard(train::OptimizerShard shard,
+                                          const std::vector<torch::Tensor>& groups) {
   for (std::size_t group = 0; group < groups.size(); ++group)
     train::write_options(groups[group], inner_->param_groups()[group].options());
   if (shards_) {
-    put(pieces);
+    put(train::redistribute(communicator_, shard.partition, shard.state, shards_->partition(), state_keys()));
   } else {
-    pending_ = std::make_unique<std::vector<StatePiece>>(std::move(pieces));
+    pending_ = std::make_unique<train::OptimizerShard>(std::move(shard));
   }
 }
 
@@ -267,18 +255,20 @@ void DistributedOptimizerBase::put(const std::vector<StatePiece>& pieces) {
 }
 
 // In host memory.
-std::vector<StatePiece> DistributedOptimizerBase::state_now() const {
-  return pending_ ? *pending_ : moved_to(torch::kCPU, pieces());
+train::OptimizerShard DistributedOptimizerBase::state_now() const {
+  train::OptimizerShard now = shard();
+  now.state = moved_to(torch::kCPU, std::move(now.state));
+  return now;
 }
 
 void DistributedOptimizerBase::save(torch::serialize::OutputArchive& archive) const {
   std::vector<StatePiece> whole;
   // Before the first backward no rank has any.
   if (pending_ || shards_) {
-    const auto mine = state_now();
-    for (const train::BucketLayout& bucket : wanted().buckets()) {
+    const train::OptimizerShard mine = state_now();
+    for (const train::BucketLayout& bucket : mine.partition.buckets()) {
       const Partition spread({bucket}, communicator_.size());
-      auto part = train::redistribute(communicator_, spread, mine, spread.on(1), state_keys());
+      auto part = train::redistribute(communicator_, spread, mine.state, spread.on(1), state_keys());
       std::move(part.begin(), part.end(), std::back_inserter(whole));
     }
   }
@@ -329,14 +319,14 @@ void DistributedOptimizerBase::load(torch::serialize::InputArchive& archive) {
   } catch (const c10::Error&) {
     fail("the checkpoint's optimizer options differ: they are those of another type of optimizer");
   }
-  std::vector<StatePiece> pieces;
-  for (const Span& span : wanted().spans_of(communicator_.rank())) {
+  train::OptimizerShard shard{equal_parts(), {}};
+  for (const Span& span : shard.partition.spans_of(communicator_.rank())) {
     const auto found = saved.find(span.parameter);
-    pieces.push_back(found == saved.end()
-                         ? StatePiece{span, {}}
-                         : train::cut(found->second, parameters_[span.parameter].second, span));
+    shard.state.push_back(found == saved.end()
+                              ? StatePiece{span, {}}
+                              : train::cut(found->second, parameters_[span.parameter].second, span));
   }
-  load_pieces(std::move(pieces), options);
+  load_shard(std::move(shard), options);
 }
 
 std::size_t DistributedOptimizerBase::state_bytes() const {

@@ -20,20 +20,6 @@ namespace lockstep {
 /// The state of one parameter: "exp_avg", "step", …
 using ParameterState = std::map<std::string, c10::IValue>;
 
-/// A rank's part of the state, as it is in memory.
-struct OptimizerShard {
-  struct Piece {
-    std::string name;  ///< of the parameter
-    torch::Tensor parameter;
-    std::int64_t begin = 0;  ///< elements [begin, end) of the parameter, in the order of its memory
-    std::int64_t end = 0;
-    ParameterState state;  ///< one-dimensional tensors, which share memory with the optimizer
-  };
-  std::vector<Piece> pieces;
-  std::vector<std::pair<std::string, torch::Tensor>> parameters;  ///< all, also of other ranks' pieces
-  std::vector<std::vector<std::string>> groups;                   ///< the names of each group's parameters
-};
-
 namespace train {
 
 /// The state of a piece of a parameter: one-dimensional tensors of the piece's size, and values that are the
@@ -41,6 +27,12 @@ namespace train {
 struct StatePiece {
   Span span;
   ParameterState state;
+};
+
+/// A rank's part of the state, as it is in memory.
+struct OptimizerShard {
+  Partition partition;
+  std::vector<StatePiece> state;  ///< share memory with the optimizer; those without state may be missing
 };
 
 /// The names of the entries that the state of a parameter can have: those of a state without values.

@@ -4,22 +4,6 @@
 #include <utility>
 
 namespace lockstep::train {
-namespace {
-
-// The spans, cut where their owners change, by owner.
-std::vector<PeerSpans> by_owner(const std::vector<Span>& spans, const Partition& owners) {
-  std::vector<Partition::Owned> parts;
-  for (const Span& span : spans) owners.append_owners(span, parts);
-  std::stable_sort(parts.begin(), parts.end(), [](const auto& a, const auto& b) { return a.rank < b.rank; });
-  std::vector<PeerSpans> peers;
-  for (const Partition::Owned& part : parts) {
-    if (peers.empty() || peers.back().peer != part.rank) peers.push_back({.peer = part.rank, .spans = {}});
-    peers.back().spans.push_back(part.span);
-  }
-  return peers;
-}
-
-}  // namespace
 
 Partition::Partition(std::vector<BucketLayout> buckets, int ranks)
     : buckets_(std::move(buckets)), ranks_(ranks) {
@@ -69,6 +53,18 @@ void Partition::append_owners(const Span& span, std::vector<Owned>& owners) cons
     owners.push_back({.rank = rank, .span = {span.parameter, begin, end}});
     begin = end;
   }
+}
+
+std::vector<PeerSpans> by_owner(const std::vector<Span>& spans, const Partition& owners) {
+  std::vector<Partition::Owned> parts;
+  for (const Span& span : spans) owners.append_owners(span, parts);
+  std::stable_sort(parts.begin(), parts.end(), [](const auto& a, const auto& b) { return a.rank < b.rank; });
+  std::vector<PeerSpans> peers;
+  for (const Partition::Owned& part : parts) {
+    if (peers.empty() || peers.back().peer != part.rank) peers.push_back({.peer = part.rank, .spans = {}});
+    peers.back().spans.push_back(part.span);
+  }
+  return peers;
 }
 
 std::int64_t PeerSpans::elements() const {

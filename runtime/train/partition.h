@@ -94,6 +94,9 @@ struct PeerSpans {
   std::int64_t elements() const;
 };
 
+/// The spans, cut where their owners change, by owner.
+std::vector<PeerSpans> by_owner(const std::vector<Span>& spans, const Partition& owners);
+
 /// A rank's part in the move of state from one partition to another. The spans of a message are the same, in the same
 /// order, on both ranks. Elements that stay on the rank are a message to itself.
 struct Moves {
