@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 
 #include "common/error.h"
 #include "runtime/archive.h"
@@ -236,11 +237,13 @@ void DistributedOptimizerBase::load_shard(train::OptimizerShard shard,
                                           const std::vector<torch::Tensor>& groups) {
   for (std::size_t group = 0; group < groups.size(); ++group)
     train::write_options(groups[group], inner_->param_groups()[group].options());
-  if (shards_) {
-    put(train::redistribute(communicator_, shard.partition, shard.state, shards_->partition(), state_keys()));
-  } else {
-    pending_ = std::make_unique<train::OptimizerShard>(std::move(shard));
+  if (shards_ || !shard.partition.is_plain()) {
+    const Partition to = shards_ ? shards_->partition() : equal_parts();
+    shard.state = train::redistribute(communicator_, shard.partition, shard.state, to, state_keys());
+    shard.partition = to;
   }
+  if (shards_) return put(shard.state);
+  pending_ = std::make_unique<train::OptimizerShard>(std::move(shard));
 }
 
 void DistributedOptimizerBase::put(const std::vector<StatePiece>& pieces) {

@@ -1,5 +1,5 @@
 // The division of the optimizer's state among the ranks. Parameters lie one after the other in buckets, and each
-// bucket is cut into equal parts, one for each rank. So every rank computes from the buckets and the number of ranks
+// bucket is cut into equal parts, one for each rank, or for each of the ranks that saved. So every rank computes from the buckets and the number of ranks
 // what the others have, and ranks exchange only state: nothing describes it.
 //
 // A rank computes its own part in time and memory of its own pieces, whatever the number of ranks.
@@ -61,8 +61,11 @@ class Partition {
 
   int ranks() const { return ranks_; }
   const std::vector<BucketLayout>& buckets() const { return buckets_; }
-  /// The same buckets for another number of ranks.
-  Partition on(int ranks) const { return {buckets_, ranks}; }
+  /// The same parts, kept by another number of ranks: several parts by each, or each part by several. So a rank needs few
+  /// of the files that ranks() ranks saved.
+  Partition on(int ranks) const;
+  /// Whether each rank keeps one part of each bucket.
+  bool is_plain() const { return parts_ == ranks_; }
 
   /// The elements that a rank keeps, by parameter; none for a rank that the partition does not have.
   std::vector<Span> spans_of(int rank) const;
@@ -76,6 +79,10 @@ class Partition {
   void append_owners(const Span& span, std::vector<Owned>& owners) const;
 
  private:
+  /// The first element of a bucket that a rank keeps.
+  std::int64_t begin_of(const BucketLayout& bucket, int rank) const;
+  int owner_of(const BucketLayout& bucket, std::int64_t element) const;
+
   struct Place {
     std::size_t bucket = SIZE_MAX;  // in none
     std::int64_t position = 0;
@@ -83,6 +90,7 @@ class Partition {
 
   std::vector<BucketLayout> buckets_;
   std::vector<Place> places_;  // by parameter
+  int parts_;                  // of a bucket
   int ranks_;
 };
 

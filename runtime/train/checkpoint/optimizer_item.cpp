@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
+#include <utility>
 
 #include "common/error.h"
 #include "runtime/torch_version.h"
@@ -172,14 +174,13 @@ class ShardedOptimizer : public Item {
   bool reads() const override { return true; }
 
   void read(const Section& saved, const ItemFiles& files) override {
-    const train::Partition partition =
-        saved_partition(saved, files.ranks()).on(optimizer_.communicator_.size());
-    read_ = read_optimizer(saved, files, layout(), partition.spans_of(rank()), optimizer_.state_keys());
+    partition_ = saved_partition(saved, files.ranks()).on(optimizer_.communicator_.size());
+    read_ = read_optimizer(saved, files, layout(), partition_->spans_of(rank()), optimizer_.state_keys());
   }
 
-  void load(const Section& saved) override {
+  void load(const Section& /*saved*/) override {
     OptimizerContent content = std::exchange(read_, {});
-    optimizer_.load_shard({saved_partition(saved, optimizer_.communicator_.size()), std::move(content.state)},
+    optimizer_.load_shard({std::exchange(partition_, std::nullopt).value(), std::move(content.state)},
                           content.groups);
   }
 
@@ -196,6 +197,7 @@ class ShardedOptimizer : public Item {
 
   DistributedOptimizerBase& optimizer_;
   std::string type_;
+  std::optional<train::Partition> partition_;  // of what was read
   OptimizerContent read_;
 };
 

@@ -99,6 +99,36 @@ TEST(Partition, IsThatOfATableOfAllElements) {
   }
 }
 
+TEST(Partition, OnOtherRanksKeepsTheParts) {
+  std::mt19937 random(9);
+  for (int round = 0; round < 200; ++round) {
+    Elements elements(1 + random() % 5);
+    for (auto& one : elements) one = static_cast<std::int64_t>(random() % 60);
+    const int saved = 1 + static_cast<int>(random() % 9);
+    const int ranks = 1 + static_cast<int>(random() % 9);
+    const Partition from(buckets_of(elements, order_of(elements.size(), random), 1 + random() % 3), saved);
+    const Partition to = from.on(ranks);
+    EXPECT_EQ(to.is_plain(), saved == ranks);
+    std::int64_t kept = 0;
+    for (int rank = 0; rank < ranks; ++rank) {
+      for (const Span& span : to.spans_of(rank)) {
+        kept += span.size();
+        std::vector<Partition::Owned> owners;
+        to.append_owners(span, owners);
+        ASSERT_EQ(owners.size(), 1U);
+        ASSERT_EQ(owners[0].rank, rank) << saved << " to " << ranks;
+      }
+      for (const PeerSpans& peer : Moves(from, to, rank).receives) {
+        EXPECT_GE((peer.peer + 1) * ranks, rank * saved) << "not of a part that is another rank's";
+        EXPECT_LE(peer.peer * ranks, (rank + 1) * saved);
+      }
+    }
+    std::int64_t all = 0;
+    for (const auto one : elements) all += one;
+    ASSERT_EQ(kept, all);
+  }
+}
+
 TEST(Partition, OfParametersGivesEachRankAnEqualPartOfEach) {
   const Partition partition = Partition::of_parameters({100, 7, 0}, 3);
   EXPECT_EQ(partition.spans_of(0), (std::vector<Span>{{0, 0, 33}, {1, 0, 2}}));
