@@ -132,7 +132,7 @@ struct ReduceOptions {
 };
 
 /// Bytes for another rank, or from it.
-struct Message {
+struct PeerMessage {
   int peer = 0;
   void* data = nullptr;
   std::size_t bytes = 0;
@@ -180,7 +180,7 @@ class Communicator {
   /// Sends messages to other ranks and receives messages from them, in host memory. All ranks call it; only those that
   /// exchange something wait for each other. A rank names each peer at most once in each list, and not itself. Both ranks
   /// of a message must give the same size. Throws UsageError for a peer that does not exist, and on a device.
-  virtual WorkHandle exchange(std::span<const Message> sends, std::span<const Message> receives,
+  virtual WorkHandle exchange(std::span<const PeerMessage> sends, std::span<const PeerMessage> receives,
                               std::string_view label);
 
   /// Done when every rank has asked for it.
@@ -217,7 +217,7 @@ class Communicator {
 
  protected:
   /// Throws UsageError for messages that exchange() does not take.
-  void check_peers(std::span<const Message> messages) const;
+  void check_peers(std::span<const PeerMessage> messages) const;
   explicit Communicator(RankInfo place) : place_(std::move(place)) {}
 
  private:

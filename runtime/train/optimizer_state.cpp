@@ -157,8 +157,8 @@ std::vector<StatePiece> redistribute(comm::Communicator& communicator, const Par
   }
   const Moves moves(from, to, communicator.rank());
   std::deque<std::vector<std::byte>> memory;
-  std::vector<comm::Message> sends;
-  std::vector<comm::Message> receives;
+  std::vector<comm::PeerMessage> sends;
+  std::vector<comm::PeerMessage> receives;
   std::byte* own = nullptr;  // the message to itself
   for (const PeerSpans& peer : moves.sends) {
     auto& bytes = memory.emplace_back(bytes_of(peer, entries));

@@ -146,7 +146,7 @@ class CpuCommunicator : public Communicator, private Driver {
     return enqueue({OperationKind::reduce_scatter, mine.type, options.op, 0, mine.count, scaled}, mine, all,
                    label, std::move(options));
   }
-  WorkHandle exchange(std::span<const Message> sends, std::span<const Message> receives,
+  WorkHandle exchange(std::span<const PeerMessage> sends, std::span<const PeerMessage> receives,
                       std::string_view label) override {
     check_peers(sends);
     check_peers(receives);

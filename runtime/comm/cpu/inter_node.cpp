@@ -179,23 +179,23 @@ std::shared_ptr<NodeOperation> InterNode::nothing() const {
   return posted([](std::vector<MPI_Request>&) {});
 }
 
-std::shared_ptr<NodeOperation> InterNode::exchange(const std::vector<Message>& sends,
-                                                   const std::vector<Message>& receives) const {
+std::shared_ptr<NodeOperation> InterNode::exchange(const std::vector<PeerMessage>& sends,
+                                                   const std::vector<PeerMessage>& receives) const {
   return posted([sends, receives, world = world_](std::vector<MPI_Request>& requests) {
-    const auto in_pieces = [](const Message& message, const auto& post) {
+    const auto in_pieces = [](const PeerMessage& message, const auto& post) {
       for (std::size_t begin = 0; begin < message.bytes; begin += kPiece) {
         post(static_cast<std::byte*>(message.data) + begin,
              static_cast<int>(std::min(kPiece, message.bytes - begin)));
       }
     };
-    for (const Message& message : receives) {
+    for (const PeerMessage& message : receives) {
       in_pieces(message, [&](std::byte* data, int bytes) {
         mpi::check(
             MPI_Irecv(data, bytes, MPI_BYTE, message.peer, kMessageTag, world, &requests.emplace_back()),
             "MPI_Irecv");
       });
     }
-    for (const Message& message : sends) {
+    for (const PeerMessage& message : sends) {
       in_pieces(message, [&](const std::byte* data, int bytes) {
         mpi::check(
             MPI_Isend(data, bytes, MPI_BYTE, message.peer, kMessageTag, world, &requests.emplace_back()),

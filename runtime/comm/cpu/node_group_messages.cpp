@@ -17,10 +17,10 @@ struct StagedMessage {
 
 }  // namespace
 
-std::size_t NodeGroup::staged_bytes_of(const std::vector<Message>& sends) {
+std::size_t NodeGroup::staged_bytes_of(const std::vector<PeerMessage>& sends) {
   if (sends.empty()) return 0;
   std::size_t bytes = sizeof(std::uint64_t) + sends.size() * sizeof(StagedMessage);
-  for (const Message& send : sends) bytes += send.bytes;
+  for (const PeerMessage& send : sends) bytes += send.bytes;
   return bytes;
 }
 
@@ -30,7 +30,7 @@ void NodeGroup::stage_messages(const Task& task) {
   std::memcpy(memory, &count, sizeof count);
   std::size_t entry = sizeof count;
   std::size_t offset = entry + count * sizeof(StagedMessage);
-  for (const Message& send : task.sends) {
+  for (const PeerMessage& send : task.sends) {
     const StagedMessage staged{.receiver = send.peer, .offset = offset, .bytes = send.bytes};
     std::memcpy(memory + entry, &staged, sizeof staged);
     if (send.bytes > 0) std::memcpy(memory + offset, send.data, send.bytes);
@@ -41,7 +41,7 @@ void NodeGroup::stage_messages(const Task& task) {
 
 // Copies this rank's messages from the memory of the senders.
 void NodeGroup::take_messages(const Task& task) const {
-  for (const Message& receive : task.receives) {
+  for (const PeerMessage& receive : task.receives) {
     const std::byte* const memory = task.views[static_cast<std::size_t>(receive.peer)];
     std::uint64_t count = 0;
     if (memory != nullptr) std::memcpy(&count, memory, sizeof count);

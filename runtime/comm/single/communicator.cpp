@@ -45,7 +45,7 @@ class SingleCommunicator : public Communicator {
     });
   }
 
-  WorkHandle exchange(std::span<const Message> sends, std::span<const Message> receives,
+  WorkHandle exchange(std::span<const PeerMessage> sends, std::span<const PeerMessage> receives,
                       std::string_view label) override {
     check_peers(sends);
     check_peers(receives);

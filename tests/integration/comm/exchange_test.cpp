@@ -34,8 +34,8 @@ TEST(Exchange, GivesEachRankTheMessagesForIt) {
     for (int round = 0; round < 4; ++round) {
       std::vector<std::vector<std::uint8_t>> sent;
       std::vector<std::vector<std::uint8_t>> expected;
-      std::vector<Message> sends;
-      std::vector<Message> receives;
+      std::vector<PeerMessage> sends;
+      std::vector<PeerMessage> receives;
       std::vector<std::vector<std::uint8_t>> received;
       sent.reserve(static_cast<std::size_t>(world().size()));
       received.reserve(static_cast<std::size_t>(world().size()));
@@ -62,7 +62,7 @@ TEST(Exchange, GivesEachRankTheMessagesForIt) {
 TEST(Exchange, RefusesARankThatDoesNotExist) {
   std::uint8_t byte = 0;
   for (const int peer : {-1, world().rank(), world().size()}) {
-    const std::vector<Message> messages = {{peer, &byte, 1}};
+    const std::vector<PeerMessage> messages = {{peer, &byte, 1}};
     EXPECT_THAT([&] { communicator().exchange(messages, {}, "nothing"); },
                 ThrowsMessage<UsageError>(HasSubstr("cannot exchange a message with rank")));
   }

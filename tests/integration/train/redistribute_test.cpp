@@ -23,11 +23,11 @@ class Counting : public FakeCommunicator {
     reduced_bytes += buffer.bytes();
     return world().communicator().all_reduce(buffer, label, std::move(options));
   }
-  comm::WorkHandle exchange(std::span<const comm::Message> sends, std::span<const comm::Message> receives,
-                            std::string_view label) override {
+  comm::WorkHandle exchange(std::span<const comm::PeerMessage> sends,
+                            std::span<const comm::PeerMessage> receives, std::string_view label) override {
     ++operations;
-    for (const comm::Message& send : sends) sent_bytes += send.bytes;
-    for (const comm::Message& receive : receives) received_bytes += receive.bytes;
+    for (const comm::PeerMessage& send : sends) sent_bytes += send.bytes;
+    for (const comm::PeerMessage& receive : receives) received_bytes += receive.bytes;
     return world().communicator().exchange(sends, receives, label);
   }
   int operations = 0;
