@@ -6,6 +6,8 @@
 #include <limits>
 #include <new>
 
+#include "common/error.h"
+
 namespace lockstep::comm {
 
 std::uint64_t duration_ns(std::span<const WorkHandle> works) {
@@ -17,6 +19,19 @@ std::uint64_t duration_ns(std::span<const WorkHandle> works) {
     end = std::max(end, times.ended_ns);
   }
   return end > begin ? end - begin : 0;
+}
+
+WorkHandle Communicator::exchange(std::span<const PeerMessage> /*sends*/,
+                                  std::span<const PeerMessage> /*receives*/, std::string_view label) {
+  fail_usage("the communicator \"{}\" cannot exchange {}: use the one of host memory", name(), label);
+}
+
+void Communicator::check_peers(std::span<const PeerMessage> messages) const {
+  for (const PeerMessage& message : messages) {
+    if (message.peer < 0 || message.peer >= size() || message.peer == rank())
+      fail_usage("rank {} cannot exchange a message with rank {}: ranks are 0 to {}", rank(), message.peer,
+                 size() - 1);
+  }
 }
 
 std::shared_ptr<void> Communicator::allocate(std::size_t bytes) {

@@ -1,4 +1,4 @@
-// The collective operations of ranks: all-reduce, broadcast, all-gather, reduce-scatter, barrier. A call returns
+// The collective operations of ranks: all-reduce, broadcast, all-gather, reduce-scatter, exchange, barrier. A call returns
 // at once; operations run in the background, in the order of the calls, so that gradients travel while
 // backward still computes. Every rank must call the same operations in the same
 // order, with the same types, counts and labels, in the same step.
@@ -131,6 +131,13 @@ struct ReduceOptions {
   std::shared_ptr<const void> keep = nullptr;
 };
 
+/// Bytes for another rank, or from it.
+struct PeerMessage {
+  int peer = 0;
+  void* data = nullptr;
+  std::size_t bytes = 0;
+};
+
 /// How an operation between nodes used the network.
 struct NetworkUse {
   int rounds = 0;  ///< of messages that wait for each other, for each segment of the buffer
@@ -170,6 +177,12 @@ class Communicator {
   virtual WorkHandle reduce_scatter(void* all, Buffer mine, std::string_view label,
                                     ReduceOptions options = {}) = 0;
 
+  /// Sends messages to other ranks and receives messages from them, in host memory. All ranks call it; only those that
+  /// exchange something wait for each other. A rank names each peer at most once in each list, and not itself. Both ranks
+  /// of a message must give the same size. Throws UsageError for a peer that does not exist, and on a device.
+  virtual WorkHandle exchange(std::span<const PeerMessage> sends, std::span<const PeerMessage> receives,
+                              std::string_view label);
+
   /// Done when every rank has asked for it.
   virtual WorkHandle barrier(std::string_view label) = 0;
 
@@ -203,6 +216,8 @@ class Communicator {
   virtual std::unique_ptr<Communicator> split(int color, std::string_view name) = 0;
 
  protected:
+  /// Throws UsageError for messages that exchange() does not take.
+  void check_peers(std::span<const PeerMessage> messages) const;
   explicit Communicator(RankInfo place) : place_(std::move(place)) {}
 
  private:

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 
 #include "common/error.h"
 #include "runtime/archive.h"
@@ -14,6 +15,7 @@
 
 namespace lockstep {
 
+using train::Partition;
 using train::Span;
 using train::StatePiece;
 
@@ -181,7 +183,6 @@ void DistributedOptimizerBase::adopt_layout() {
     fail_usage("DistributedOptimizer: there was no synchronised backward yet; call step() after one");
   if (generation_ == hook_->generation()) return shards_->take_parameters_back();
   refuse_added();
-  const auto before = state_now();
   auto shards = std::make_unique<train::Shards>(*hook_, index_of_);
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     if (shards->has(i)) continue;
@@ -189,7 +190,9 @@ void DistributedOptimizerBase::adopt_layout() {
         "DistributedOptimizer: the gradient of parameter '{}' is not in a bucket, because the parameter is frozen; leave it out of the groups",
         parameters_[i].first);
   }
-  auto after = train::redistribute(communicator_, before, shards->spans());
+  const train::OptimizerShard before = state_now();
+  const auto after =
+      train::redistribute(communicator_, before.partition, before.state, shards->partition(), state_keys());
   shards_ = std::move(shards);
   generation_ = hook_->generation();
 
@@ -213,44 +216,34 @@ std::vector<StatePiece> DistributedOptimizerBase::pieces() const {
   return pieces;
 }
 
-OptimizerShard DistributedOptimizerBase::shard() const {
-  OptimizerShard shard;
-  shard.parameters = parameters_;
-  shard.groups.resize(inner_->param_groups().size());
-  for (std::size_t i = 0; i < parameters_.size(); ++i)
-    shard.groups[group_of_[i]].push_back(parameters_[i].first);
-  const auto add = [&](const Span& span, ParameterState state) {
-    const auto& [name, parameter] = parameters_[span.parameter];
-    shard.pieces.push_back({name, parameter, span.begin, span.end, std::move(state)});
-  };
-  for (StatePiece& piece : pending_ ? std::vector<StatePiece>(*pending_) : pieces()) {
-    if (!piece.state.empty()) add(piece.span, std::move(piece.state));
-  }
-  return shard;
-}
-
 // Before the first backward nobody knows who will update which elements: each rank keeps an equal part.
-std::vector<Span> DistributedOptimizerBase::wanted_spans() const {
-  if (shards_) return shards_->spans();
-  std::vector<Span> spans;
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    const std::int64_t elements = parameters_[i].second.numel();
-    const Span span{i, elements * communicator_.rank() / communicator_.size(),
-                    elements * (communicator_.rank() + 1) / communicator_.size()};
-    if (span.size() > 0) spans.push_back(span);
-  }
-  return spans;
+train::OptimizerShard DistributedOptimizerBase::shard() const {
+  if (pending_) return *pending_;
+  if (shards_) return {shards_->partition(), pieces()};
+  return {equal_parts(), {}};
 }
 
-void DistributedOptimizerBase::load_pieces(std::vector<StatePiece> pieces,
-                                           const std::vector<torch::Tensor>& groups) {
+Partition DistributedOptimizerBase::equal_parts() const {
+  std::vector<std::int64_t> elements;
+  for (const auto& [name, parameter] : parameters_) elements.push_back(parameter.numel());
+  return Partition::of_parameters(elements, communicator_.size());
+}
+
+std::vector<std::string> DistributedOptimizerBase::state_keys() const {
+  return train::state_keys(*make_state());
+}
+
+void DistributedOptimizerBase::load_shard(train::OptimizerShard shard,
+                                          const std::vector<torch::Tensor>& groups) {
   for (std::size_t group = 0; group < groups.size(); ++group)
     train::write_options(groups[group], inner_->param_groups()[group].options());
-  if (shards_) {
-    put(pieces);
-  } else {
-    pending_ = std::make_unique<std::vector<StatePiece>>(std::move(pieces));
+  if (shards_ || !shard.partition.is_plain()) {
+    const Partition to = shards_ ? shards_->partition() : equal_parts();
+    shard.state = train::redistribute(communicator_, shard.partition, shard.state, to, state_keys());
+    shard.partition = to;
   }
+  if (shards_) return put(shard.state);
+  pending_ = std::make_unique<train::OptimizerShard>(std::move(shard));
 }
 
 void DistributedOptimizerBase::put(const std::vector<StatePiece>& pieces) {
@@ -265,19 +258,24 @@ void DistributedOptimizerBase::put(const std::vector<StatePiece>& pieces) {
 }
 
 // In host memory.
-std::vector<StatePiece> DistributedOptimizerBase::state_now() const {
-  return pending_ ? *pending_ : moved_to(torch::kCPU, pieces());
+train::OptimizerShard DistributedOptimizerBase::state_now() const {
+  train::OptimizerShard now = shard();
+  now.state = moved_to(torch::kCPU, std::move(now.state));
+  return now;
 }
 
 void DistributedOptimizerBase::save(torch::serialize::OutputArchive& archive) const {
-  const bool writes = communicator_.rank() == 0;
-  std::vector<Span> wanted;
-  for (std::size_t i = 0; writes && i < parameters_.size(); ++i)
-    wanted.push_back({i, 0, parameters_[i].second.numel()});
-  // Before the first backward no rank has any.
   std::vector<StatePiece> whole;
-  if (pending_ || shards_) whole = train::redistribute(communicator_, state_now(), wanted);
-  if (!writes) return;
+  // Before the first backward no rank has any.
+  if (pending_ || shards_) {
+    const train::OptimizerShard mine = state_now();
+    for (const train::BucketLayout& bucket : mine.partition.buckets()) {
+      const Partition spread({bucket}, communicator_.size());
+      auto part = train::redistribute(communicator_, spread, mine.state, spread.on(1), state_keys());
+      std::move(part.begin(), part.end(), std::back_inserter(whole));
+    }
+  }
+  if (communicator_.rank() != 0) return;
   c10::List<std::string> names;
   for (const StatePiece& piece : whole) {
     if (piece.state.empty()) continue;
@@ -324,14 +322,14 @@ void DistributedOptimizerBase::load(torch::serialize::InputArchive& archive) {
   } catch (const c10::Error&) {
     fail("the checkpoint's optimizer options differ: they are those of another type of optimizer");
   }
-  std::vector<StatePiece> pieces;
-  for (const Span& span : wanted_spans()) {
+  train::OptimizerShard shard{equal_parts(), {}};
+  for (const Span& span : shard.partition.spans_of(communicator_.rank())) {
     const auto found = saved.find(span.parameter);
-    pieces.push_back(found == saved.end()
-                         ? StatePiece{span, {}}
-                         : train::cut(found->second, parameters_[span.parameter].second, span));
+    shard.state.push_back(found == saved.end()
+                              ? StatePiece{span, {}}
+                              : train::cut(found->second, parameters_[span.parameter].second, span));
   }
-  load_pieces(std::move(pieces), options);
+  load_shard(std::move(shard), options);
 }
 
 std::size_t DistributedOptimizerBase::state_bytes() const {

@@ -48,7 +48,6 @@ class DeviceCollective;
 namespace checkpoint {
 class ShardedOptimizer;
 }
-struct OptimizerShard;
 
 // Limits the length of a step: scales all gradients down so that their common norm is at most max_norm. Call
 // it when gradients are final, after a synchronised backward and before step().
@@ -105,9 +104,10 @@ void scale(const std::vector<torch::Tensor>& tensors, double factor);
 
 namespace train {
 
+class Partition;
 class ShardingHook;
 class Shards;
-struct Span;
+struct OptimizerShard;
 struct StatePiece;
 
 using ParameterGroups = std::vector<torch::optim::OptimizerParamGroup>;
@@ -180,8 +180,8 @@ class DistributedOptimizerBase {
   std::vector<torch::Tensor> gradients();
 
   /// Writes the complete state, as one process would have it, into rank 0's archive, and nothing into those of the other
-  /// ranks. All ranks call it together. No rank needs more memory than for the state on rank 0 and for one rank's part
-  /// at a time. Checkpointer needs less: each rank writes its own part.
+  /// ranks. All ranks call it together. No rank needs more memory than for the state on rank 0 and for one bucket.
+  /// Checkpointer needs less: each rank writes its own part.
   void save(torch::serialize::OutputArchive& archive) const;
   /// Continues from this state, which may come from another number of ranks. All ranks load the same archive. It also
   /// sets the options of the groups (learning rates) at once; options set afterwards stay. Throws Error and changes
@@ -211,17 +211,18 @@ class DistributedOptimizerBase {
 
   /// This rank's part of the state; the pieces of all ranks are the whole state. It does not communicate, and copies
   /// nothing.
-  OptimizerShard shard() const;
-  /// The elements whose state this rank must be given, and the way to do it: the pieces have these spans, in this order.
-  /// All ranks call load_pieces() together; the sizes and the options must fit.
-  std::vector<train::Span> wanted_spans() const;
-  void load_pieces(std::vector<train::StatePiece> pieces, const std::vector<torch::Tensor>& groups);
+  train::OptimizerShard shard() const;
+  /// Gives the optimizer this rank's pieces of a partition, in the order of its spans and in host memory. All ranks call it
+  /// together; the sizes and the options must fit.
+  void load_shard(train::OptimizerShard shard, const std::vector<torch::Tensor>& groups);
 
   void adopt_layout();
   void refuse_added() const;
   std::vector<train::StatePiece> pieces() const;
   void put(const std::vector<train::StatePiece>& pieces);
-  std::vector<train::StatePiece> state_now() const;
+  train::OptimizerShard state_now() const;
+  train::Partition equal_parts() const;
+  std::vector<std::string> state_keys() const;
 
   comm::Communicator& communicator_;
   profile::StepTimer& timer_;
@@ -233,8 +234,8 @@ class DistributedOptimizerBase {
   std::shared_ptr<train::ShardingHook> hook_;
   std::unique_ptr<ddp::DeviceCollective> on_device_;  // the all-gathers
   std::unique_ptr<train::Shards> shards_;
-  std::uint64_t generation_ = 0;                             // of the hook's layout that shards_ uses
-  std::unique_ptr<std::vector<train::StatePiece>> pending_;  // loaded before there was a layout
+  std::uint64_t generation_ = 0;                    // of the hook's layout that shards_ uses
+  std::unique_ptr<train::OptimizerShard> pending_;  // loaded before there was a layout
 };
 
 template <typename Optimizer>

@@ -1,25 +1,17 @@
 #include "runtime/train/optimizer_state.h"
 
 #include <algorithm>
+#include <bit>
+#include <cstring>
+#include <deque>
+#include <limits>
 #include <optional>
 #include <sstream>
 
 #include "common/error.h"
-#include "runtime/comm/alike.h"
 
 namespace lockstep {
 namespace {
-
-using Dictionary = c10::impl::GenericDict;
-
-Dictionary dictionary() {
-  return Dictionary(c10::StringType::get(), c10::AnyType::get());
-}
-
-std::string dump(const Dictionary& dictionary) {
-  const auto bytes = torch::pickle_save(dictionary);
-  return {bytes.begin(), bytes.end()};
-}
 
 torch::Tensor to_tensor(const std::string& bytes) {
   auto tensor = torch::empty({static_cast<std::int64_t>(bytes.size())}, torch::kUInt8);
@@ -37,77 +29,170 @@ std::string to_string(const torch::Tensor& tensor) {
 namespace train {
 namespace {
 
-// Serialises pieces for sending.
-std::string pack(const std::vector<StatePiece>& pieces) {
-  auto all = dictionary();
-  for (std::size_t index = 0; index < pieces.size(); ++index) {
-    const auto& [span, state] = pieces[index];
-    auto entries = dictionary();
-    for (const auto& [key, value] : state) entries.insert(key, value);
-    entries.insert(
-        "span", std::vector<std::int64_t>{static_cast<std::int64_t>(span.parameter), span.begin, span.end});
-    all.insert(std::to_string(index), entries);
-  }
-  return dump(all);
-}
-
-std::vector<StatePiece> unpack(const std::string& bytes) {
-  std::vector<StatePiece> pieces;
-  for (const auto& entry : torch::pickle_load({bytes.begin(), bytes.end()}).toGenericDict()) {
-    StatePiece& piece = pieces.emplace_back();
-    for (const auto& value : entry.value().toGenericDict()) {
-      if (value.key().toStringRef() == "span") {
-        const auto span = value.value().toIntVector();
-        piece.span = {static_cast<std::size_t>(span.at(0)), span.at(1), span.at(2)};
-      } else {
-        piece.state[value.key().toStringRef()] = value.value();
-      }
-    }
-  }
-  return pieces;
-}
-
 bool is_elementwise(const c10::IValue& value, std::int64_t elements) {
   return value.isTensor() && value.toTensor().dim() == 1 && value.toTensor().numel() == elements;
 }
 
-// Copies the elements that both pieces have from `from` to `into`.
-void merge(const StatePiece& from, StatePiece& into) {
-  if (from.span.parameter != into.span.parameter) return;
-  const std::int64_t begin = std::max(from.span.begin, into.span.begin);
-  const std::int64_t end = std::min(from.span.end, into.span.end);
-  if (begin >= end) return;
-  for (const auto& [key, value] : from.state) {
-    if (!is_elementwise(value, from.span.size())) {
-      into.state[key] = value;
-      continue;
+/// An entry of a parameter's state, the same on all ranks: a number, or the type of a tensor.
+struct Entry {
+  enum Kind : std::int64_t { none, integer, truth, real, tensor };  // a tensor's type is added
+  std::int64_t kind = none;
+  std::int64_t value = std::numeric_limits<std::int64_t>::min();
+
+  bool is_tensor() const { return kind >= tensor; }
+  torch::ScalarType type() const { return static_cast<torch::ScalarType>(kind - tensor); }
+};
+
+Entry entry_of(const c10::IValue& value, const std::string& key, std::int64_t elements) {
+  if (value.isInt()) return {Entry::integer, value.toInt()};
+  if (value.isBool()) return {Entry::truth, value.toBool() ? 1 : 0};
+  if (value.isDouble()) return {Entry::real, std::bit_cast<std::int64_t>(value.toDouble())};
+  if (!is_elementwise(value, elements))
+    fail_usage("DistributedOptimizer: the state's '{}' is neither a number nor of the parameter's size", key);
+  return {Entry::tensor + static_cast<std::int64_t>(value.toTensor().scalar_type()), 0};
+}
+
+c10::IValue number_of(const Entry& entry) {
+  if (entry.kind == Entry::truth) return entry.value != 0;
+  if (entry.kind == Entry::real) return std::bit_cast<double>(entry.value);
+  return entry.value;
+}
+
+/// This rank's pieces, by parameter.
+using PieceOf = std::map<std::size_t, const StatePiece*>;
+
+/// The entries of all parameters, by parameter and in the order of the keys. A rank knows those of its own pieces.
+using Entries = std::map<std::size_t, std::vector<Entry>>;
+
+Entries agree_on_entries(comm::Communicator& communicator, const Partition& partition, const PieceOf& mine,
+                         const std::vector<std::string>& keys) {
+  static_assert(sizeof(Entry) == 2 * sizeof(std::int64_t));
+  std::vector<Entry> all;
+  for (const BucketLayout& bucket : partition.buckets()) {
+    for (const BucketLayout::Member& member : bucket.members) {
+      const auto piece = mine.find(member.parameter);
+      for (const std::string& key : keys) {
+        all.emplace_back();
+        if (piece == mine.end()) continue;
+        const auto found = piece->second->state.find(key);
+        if (found != piece->second->state.end())
+          all.back() = entry_of(found->second, key, piece->second->span.size());
+      }
     }
-    const auto& tensor = value.toTensor();
-    auto& target = into.state[key];
-    if (!target.isTensor()) target = torch::zeros({into.span.size()}, tensor.options());
-    target.toTensor()
-        .slice(0, begin - into.span.begin, end - into.span.begin)
-        .copy_(tensor.slice(0, begin - from.span.begin, end - from.span.begin));
   }
+  communicator
+      .all_reduce({all.data(), 2 * all.size(), comm::DataType::i64}, "the entries of the optimizer's state",
+                  {.op = comm::ReduceOp::max})
+      ->wait();
+  Entries entries;
+  auto next = all.begin();
+  for (const BucketLayout& bucket : partition.buckets()) {
+    for (const BucketLayout::Member& member : bucket.members) {
+      entries[member.parameter].assign(next, next + static_cast<std::ptrdiff_t>(keys.size()));
+      next += static_cast<std::ptrdiff_t>(keys.size());
+    }
+  }
+  return entries;
+}
+
+// Calls `part` with span, key and bytes for each part of a message, in its order.
+template <typename Part>
+void for_each_part(const PeerSpans& peer, const Entries& entries, const Part& part) {
+  for (const Span& span : peer.spans) {
+    const std::vector<Entry>& of_parameter = entries.at(span.parameter);
+    for (std::size_t key = 0; key < of_parameter.size(); ++key) {
+      if (!of_parameter[key].is_tensor()) continue;
+      part(span, key, static_cast<std::size_t>(span.size()) * c10::elementSize(of_parameter[key].type()));
+    }
+  }
+}
+
+std::size_t bytes_of(const PeerSpans& peer, const Entries& entries) {
+  std::size_t bytes = 0;
+  for_each_part(peer, entries,
+                [&](const Span& /*span*/, std::size_t /*key*/, std::size_t size) { bytes += size; });
+  return bytes;
+}
+
+// The span's elements in a tensor of the piece.
+std::byte* place_in(const torch::Tensor& tensor, const StatePiece& piece, const Span& span) {
+  return static_cast<std::byte*>(tensor.data_ptr()) +
+         static_cast<std::size_t>(span.begin - piece.span.begin) * tensor.element_size();
 }
 
 }  // namespace
 
-std::vector<StatePiece> redistribute(comm::Communicator& communicator, const std::vector<StatePiece>& mine,
-                                     const std::vector<Span>& wanted) {
+std::vector<StatePiece> redistribute(comm::Communicator& communicator, const Partition& from,
+                                     const std::vector<StatePiece>& mine, const Partition& to,
+                                     const std::vector<std::string>& keys) {
   const torch::NoGradGuard no_grad;
   std::vector<StatePiece> result;
-  result.reserve(wanted.size());
-  for (const Span& span : wanted) result.push_back({span, {}});
-  // One rank after the other, so that no rank needs memory for all.
-  for (int rank = 0; rank < communicator.size(); ++rank) {
-    const bool is_mine = rank == communicator.rank();
-    const std::string bytes =
-        comm::broadcast_text(communicator, is_mine ? pack(mine) : std::string(), rank, "optimizer state");
-    const auto pieces = is_mine ? mine : unpack(bytes);
-    for (const StatePiece& piece : pieces) {
-      for (StatePiece& into : result) merge(piece, into);
+  for (const Span& span : to.spans_of(communicator.rank())) result.push_back({span, {}});
+  PieceOf pieces;
+  for (const StatePiece& piece : mine) pieces[piece.span.parameter] = &piece;
+  const auto spans = from.spans_of(communicator.rank());
+  std::uint8_t some = std::any_of(spans.begin(), spans.end(), [&](const Span& span) {
+    const auto piece = pieces.find(span.parameter);
+    return piece != pieces.end() && !piece->second->state.empty();
+  });
+  communicator
+      .all_reduce({&some, 1, comm::DataType::u8}, "whether there is optimizer state",
+                  {.op = comm::ReduceOp::max})
+      ->wait();
+  if (some == 0) return result;
+
+  const Entries entries = agree_on_entries(communicator, from, pieces, keys);
+  std::map<std::size_t, StatePiece*> into;
+  for (StatePiece& piece : result) {
+    into[piece.span.parameter] = &piece;
+    const std::vector<Entry>& of_parameter = entries.at(piece.span.parameter);
+    for (std::size_t key = 0; key < keys.size(); ++key) {
+      const Entry& entry = of_parameter[key];
+      if (entry.is_tensor()) {
+        piece.state[keys[key]] = torch::empty({piece.span.size()}, entry.type());
+      } else if (entry.kind != Entry::none) {
+        piece.state[keys[key]] = number_of(entry);
+      }
     }
+  }
+  const Moves moves(from, to, communicator.rank());
+  std::deque<std::vector<std::byte>> memory;
+  std::vector<comm::PeerMessage> sends;
+  std::vector<comm::PeerMessage> receives;
+  std::byte* own = nullptr;  // the message to itself
+  for (const PeerSpans& peer : moves.sends) {
+    auto& bytes = memory.emplace_back(bytes_of(peer, entries));
+    std::byte* at = bytes.data();
+    for_each_part(peer, entries, [&](const Span& span, std::size_t key, std::size_t size) {
+      const auto piece = pieces.find(span.parameter);
+      if (piece != pieces.end()) {
+        const auto found = piece->second->state.find(keys[key]);
+        if (found != piece->second->state.end())
+          std::memcpy(at, place_in(found->second.toTensor(), *piece->second, span), size);
+      }
+      at += size;
+    });
+    if (peer.peer == communicator.rank()) {
+      own = bytes.data();
+    } else {
+      sends.push_back({peer.peer, bytes.data(), bytes.size()});
+    }
+  }
+  for (const PeerSpans& peer : moves.receives) {
+    if (peer.peer == communicator.rank()) continue;
+    auto& bytes = memory.emplace_back(bytes_of(peer, entries));
+    receives.push_back({peer.peer, bytes.data(), bytes.size()});
+  }
+  communicator.exchange(sends, receives, "optimizer state")->wait();
+  auto received = receives.begin();
+  for (const PeerSpans& peer : moves.receives) {
+    const std::byte* at =
+        peer.peer == communicator.rank() ? own : static_cast<const std::byte*>((received++)->data);
+    for_each_part(peer, entries, [&](const Span& span, std::size_t key, std::size_t size) {
+      const StatePiece& piece = *into.at(span.parameter);
+      std::memcpy(place_in(piece.state.at(keys[key]).toTensor(), piece, span), at, size);
+      at += size;
+    });
   }
   return result;
 }
@@ -174,26 +259,31 @@ std::optional<ParameterState> view_state(const torch::optim::OptimizerParamState
   return std::nullopt;
 }
 
-}  // namespace
-
-ParameterState read_state(const torch::optim::OptimizerParamState& state) {
-  if (auto view = view_state(state)) {
-    std::erase_if(*view, [](const auto& entry) {
-      return entry.second.isTensor() && !entry.second.toTensor().defined();
-    });
-    return *std::move(view);
-  }
+// Also the tensors that are not defined.
+ParameterState entries_of(const torch::optim::OptimizerParamState& state) {
+  if (auto view = view_state(state)) return *std::move(view);
   torch::serialize::OutputArchive out;
   state.serialize(out);
   torch::serialize::InputArchive in = reread(out);
   ParameterState result;
-  for (const auto& key : in.keys()) {
-    c10::IValue value;
-    in.read(key, value);
-    if (value.isTensor() && !value.toTensor().defined()) continue;
-    result[key] = std::move(value);
-  }
+  for (const auto& key : in.keys()) in.read(key, result[key]);
   return result;
+}
+
+}  // namespace
+
+ParameterState read_state(const torch::optim::OptimizerParamState& state) {
+  ParameterState result = entries_of(state);
+  std::erase_if(result, [](const auto& entry) {
+    return entry.second.isTensor() && !entry.second.toTensor().defined();
+  });
+  return result;
+}
+
+std::vector<std::string> state_keys(const torch::optim::OptimizerParamState& empty) {
+  std::vector<std::string> keys;
+  for (const auto& [key, value] : entries_of(empty)) keys.push_back(key);
+  return keys;
 }
 
 void write_state(const ParameterState& from, torch::optim::OptimizerParamState& into) {

@@ -1,5 +1,5 @@
 // The state of an optimizer, separate from the optimizer: whole, by parameter, or in pieces, as ranks hold it. Pieces can
-// be redistributed over another number of ranks.
+// be moved to another partition.
 //
 // Threads: values; the functions with a communicator are called by all ranks together.
 #pragma once
@@ -13,36 +13,14 @@
 #include <vector>
 
 #include "runtime/comm/communicator.h"
+#include "runtime/train/partition.h"
 
 namespace lockstep {
 
 /// The state of one parameter: "exp_avg", "step", …
 using ParameterState = std::map<std::string, c10::IValue>;
 
-/// A rank's part of the state, as it is in memory.
-struct OptimizerShard {
-  struct Piece {
-    std::string name;  ///< of the parameter
-    torch::Tensor parameter;
-    std::int64_t begin = 0;  ///< elements [begin, end) of the parameter, in the order of its memory
-    std::int64_t end = 0;
-    ParameterState state;  ///< one-dimensional tensors, which share memory with the optimizer
-  };
-  std::vector<Piece> pieces;
-  std::vector<std::pair<std::string, torch::Tensor>> parameters;  ///< all, also of other ranks' pieces
-  std::vector<std::vector<std::string>> groups;                   ///< the names of each group's parameters
-};
-
 namespace train {
-
-/// The elements [begin, end) of a parameter, in the order of its memory.
-struct Span {
-  std::size_t parameter = 0;
-  std::int64_t begin = 0;
-  std::int64_t end = 0;
-
-  std::int64_t size() const { return end - begin; }
-};
 
 /// The state of a piece of a parameter: one-dimensional tensors of the piece's size, and values that are the
 /// same for all pieces.
@@ -51,10 +29,21 @@ struct StatePiece {
   ParameterState state;
 };
 
-/// Redistributes the pieces of all ranks. Returns the state of each span in `wanted`, empty for a span
-/// without state.
-std::vector<StatePiece> redistribute(comm::Communicator& communicator, const std::vector<StatePiece>& mine,
-                                     const std::vector<Span>& wanted);
+/// A rank's part of the state, as it is in memory.
+struct OptimizerShard {
+  Partition partition;
+  std::vector<StatePiece> state;  ///< share memory with the optimizer; those without state may be missing
+};
+
+/// The names of the entries that the state of a parameter can have: those of a state without values.
+std::vector<std::string> state_keys(const torch::optim::OptimizerParamState& empty);
+
+/// Moves the state of all ranks from one partition to another. `mine`: this rank's pieces, whose spans are those of
+/// `from`, by parameter; a piece without state may be left out. They are in host memory. Returns a piece for each span of
+/// `to`, without state for a parameter that has none. Ranks exchange what has to move, and nothing if no rank has state.
+std::vector<StatePiece> redistribute(comm::Communicator& communicator, const Partition& from,
+                                     const std::vector<StatePiece>& mine, const Partition& to,
+                                     const std::vector<std::string>& keys);
 
 /// Cuts a piece out of a parameter's state; `like` has the parameter's shape and strides.
 StatePiece cut(const ParameterState& whole, const torch::Tensor& like, const Span& span);

@@ -1,7 +1,5 @@
 #include "runtime/train/sharding.h"
 
-#include <algorithm>
-
 #include "common/error.h"
 
 namespace lockstep::train {
@@ -41,7 +39,7 @@ CommFuture ShardingHook::start(GradBucket& bucket, comm::Communicator& communica
   CommFuture future;
   if (parts.each > 0) {
     const comm::Buffer mine =
-        part_of(all, parts.each * communicator.rank(), parts.each * (communicator.rank() + 1));
+        part_of(all, parts.begin_of(communicator.rank()), parts.begin_of(communicator.rank() + 1));
     future.works.push_back(
         communicator.reduce_scatter(all.data, mine, fmt::format("bucket {}", bucket.index()), options()));
   }
@@ -54,17 +52,14 @@ CommFuture ShardingHook::start(GradBucket& bucket, comm::Communicator& communica
 }
 
 Shards::Shards(const ShardingHook& hook, const std::map<const void*, std::size_t>& index_of)
-    : known_(index_of.size(), false) {
+    : partition_({}, hook.communicator().size()) {
   const torch::NoGradGuard no_grad;
   comm::Communicator& communicator = hook.communicator();
+  std::vector<BucketLayout> layout;
   for (const BucketParameters& parameters : hook.layout()) {
     const auto& flat = buckets_.emplace_back(
         communicator, fmt::format("parameters of bucket {}", buckets_.size()), parameters);
-    const std::int64_t count = flat.tensor().numel();
-    const EqualParts parts(count, communicator.size());
-    const bool last = communicator.rank() + 1 == communicator.size();
-    const std::int64_t begin = parts.each * communicator.rank();
-    const std::int64_t end = last ? parts.end : begin + parts.each;
+    layout.push_back({.count = flat.tensor().numel(), .members = {}});
     for (std::size_t i = 0; i < parameters.size(); ++i) {
       const auto found = index_of.find(parameters[i].unsafeGetTensorImpl());
       if (found == index_of.end()) continue;
@@ -72,32 +67,28 @@ Shards::Shards(const ShardingHook& hook, const std::map<const void*, std::size_t
       const torch::Tensor& view = flat.view(i);
       view.copy_(parameter);
       parameter.set_data(view);
-      known_.at(found->second) = true;
-      views_.emplace_back(parameter, view);
-
+      views_[found->second] = {parameter, view};
       const auto* const data = static_cast<std::byte*>(view.data_ptr());
       const auto element = static_cast<std::int64_t>(view.element_size());
-      const std::int64_t position = (data - static_cast<std::byte*>(flat.tensor().data_ptr())) / element;
-      const Span span{found->second, std::max<std::int64_t>(begin - position, 0),
-                      std::min(end - position, view.numel())};
-      if (span.begin >= span.end) continue;
-      slices_.push_back({span, parameter,
-                         torch::empty({0}, view.options())
-                             .set_(view.storage(), view.storage_offset() + span.begin, {span.size()}, {1})});
+      layout.back().members.push_back(
+          {.parameter = found->second,
+           .position = (data - static_cast<std::byte*>(flat.tensor().data_ptr())) / element,
+           .elements = view.numel()});
     }
   }
-}
-
-std::vector<Span> Shards::spans() const {
-  std::vector<Span> spans;
-  spans.reserve(slices_.size());
-  for (const Slice& slice : slices_) spans.push_back(slice.span);
-  return spans;
+  partition_ = Partition(std::move(layout), communicator.size());
+  for (const Span& span : partition_.spans_of(communicator.rank())) {
+    const auto& [parameter, view] = views_.at(span.parameter);
+    slices_.push_back({span, parameter,
+                       torch::empty({0}, view.options())
+                           .set_(view.storage(), view.storage_offset() + span.begin, {span.size()}, {1})});
+  }
 }
 
 void Shards::take_parameters_back() {
   const torch::NoGradGuard no_grad;
-  for (auto& [parameter, view] : views_) {
+  for (auto& [index, both] : views_) {
+    auto& [parameter, view] = both;
     if (parameter.data_ptr() == view.data_ptr()) continue;
     if (parameter.scalar_type() != view.scalar_type() || parameter.sizes() != view.sizes()) {
       fail_usage(
@@ -131,7 +122,7 @@ Shards::Moved Shards::gather(comm::Communicator& communicator) {
     const EqualParts parts(static_cast<std::int64_t>(all.count), communicator.size());
     if (parts.each > 0) {
       const comm::Buffer mine =
-          part_of(all, parts.each * communicator.rank(), parts.each * (communicator.rank() + 1));
+          part_of(all, parts.begin_of(communicator.rank()), parts.begin_of(communicator.rank() + 1));
       works.push_back(communicator.all_gather(mine, all.data, bucket.label()));
     }
     if (parts.rest_begin < parts.end) {

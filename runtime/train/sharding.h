@@ -15,19 +15,9 @@
 #include "runtime/comm/communicator.h"
 #include "runtime/ddp/comm_hook.h"
 #include "runtime/ddp/flat_bucket.h"
-#include "runtime/train/optimizer_state.h"
+#include "runtime/train/partition.h"
 
 namespace lockstep::train {
-
-/// Cuts `count` elements into as many equal parts as there are ranks, as reduce-scatter needs them. The rest,
-/// fewer elements than ranks, belongs to the last rank.
-struct EqualParts {
-  EqualParts(std::int64_t count, int ranks) : each(count / ranks), rest_begin(each * ranks), end(count) {}
-
-  std::int64_t each;
-  std::int64_t rest_begin;
-  std::int64_t end;
-};
 
 /// The parameters of a bucket, in its order.
 using BucketParameters = std::vector<torch::Tensor>;
@@ -67,11 +57,12 @@ class Shards {
     torch::Tensor parameter;  ///< the whole parameter
     torch::Tensor elements;   ///< this rank's elements in one dimension, which the optimizer updates
   };
+  /// By parameter, as the partition has them.
   const std::vector<Slice>& slices() const { return slices_; }
-  std::vector<Span> spans() const;
+  const Partition& partition() const { return partition_; }
 
   /// Whether the parameter with this index is in a bucket.
-  bool has(std::size_t parameter) const { return known_.at(parameter); }
+  bool has(std::size_t parameter) const { return views_.contains(parameter); }
 
   /// Moves parameters that were given other memory (by torch::load()) back, with their current values. Throws
   /// UsageError if their type or shape has changed.
@@ -89,9 +80,10 @@ class Shards {
 
  private:
   std::vector<ddp::FlatBucket> buckets_;
+  Partition partition_;
   std::vector<Slice> slices_;
-  std::vector<bool> known_;
-  std::vector<std::pair<torch::Tensor, torch::Tensor>> views_;  // each parameter and its view of the bucket
+  std::map<std::size_t, std::pair<torch::Tensor, torch::Tensor>>
+      views_;  // each parameter and its view of the bucket
 };
 
 }  // namespace lockstep::train

@@ -146,6 +146,15 @@ class CpuCommunicator : public Communicator, private Driver {
     return enqueue({OperationKind::reduce_scatter, mine.type, options.op, 0, mine.count, scaled}, mine, all,
                    label, std::move(options));
   }
+  WorkHandle exchange(std::span<const PeerMessage> sends, std::span<const PeerMessage> receives,
+                      std::string_view label) override {
+    check_peers(sends);
+    check_peers(receives);
+    auto task = std::make_shared<Task>();
+    task->sends.assign(sends.begin(), sends.end());
+    task->receives.assign(receives.begin(), receives.end());
+    return enqueue({.kind = OperationKind::exchange}, {}, nullptr, label, {}, std::move(task));
+  }
   WorkHandle barrier(std::string_view label) override { return enqueue({}, {}, nullptr, label, {}); }
 
   std::shared_ptr<void> allocate(std::size_t bytes) override { return shm::allocate(bytes); }
@@ -178,7 +187,7 @@ class CpuCommunicator : public Communicator, private Driver {
 
  private:
   WorkHandle enqueue(OperationRequest request, Buffer buffer, void* all, std::string_view label,
-                     ReduceOptions options);
+                     ReduceOptions options, std::shared_ptr<Task> task = std::make_shared<Task>());
   class Driving;
   void drive_until_ended(Operation& operation) override;
   void drive() override { progress(); }
@@ -231,10 +240,10 @@ class CpuCommunicator : public Communicator, private Driver {
 };
 
 WorkHandle CpuCommunicator::enqueue(OperationRequest request, Buffer buffer, void* all,
-                                    std::string_view label, ReduceOptions options) {
+                                    std::string_view label, ReduceOptions options,
+                                    std::shared_ptr<Task> task) {
   request.label = std::hash<std::string_view>{}(label);
   request.step = step();
-  auto task = std::make_shared<Task>();
   task->request = request;
   task->label = in_group(label);  // the step is in the request
   task->buffer = buffer;

@@ -13,7 +13,8 @@ namespace lockstep::comm::cpu {
 namespace {
 
 constexpr int kMeasureTag = 2;
-constexpr std::size_t kPiece = std::size_t{1} << 30;  // of a broadcast, because MPI counts in int
+constexpr int kMessageTag = 3;
+constexpr std::size_t kPiece = std::size_t{1} << 30;  // of a message, because MPI counts in int
 
 // The time in which two nodes send each other `bytes` in messages of `message_bytes`, in seconds; the best of a few.
 double time_exchange(MPI_Comm lane, int other, std::size_t bytes, std::size_t message_bytes, int times) {
@@ -176,6 +177,32 @@ std::pair<int, int> InterNode::position_of(int rank) const {
 
 std::shared_ptr<NodeOperation> InterNode::nothing() const {
   return posted([](std::vector<MPI_Request>&) {});
+}
+
+std::shared_ptr<NodeOperation> InterNode::exchange(const std::vector<PeerMessage>& sends,
+                                                   const std::vector<PeerMessage>& receives) const {
+  return posted([sends, receives, world = world_](std::vector<MPI_Request>& requests) {
+    const auto in_pieces = [](const PeerMessage& message, const auto& post) {
+      for (std::size_t begin = 0; begin < message.bytes; begin += kPiece) {
+        post(static_cast<std::byte*>(message.data) + begin,
+             static_cast<int>(std::min(kPiece, message.bytes - begin)));
+      }
+    };
+    for (const PeerMessage& message : receives) {
+      in_pieces(message, [&](std::byte* data, int bytes) {
+        mpi::check(
+            MPI_Irecv(data, bytes, MPI_BYTE, message.peer, kMessageTag, world, &requests.emplace_back()),
+            "MPI_Irecv");
+      });
+    }
+    for (const PeerMessage& message : sends) {
+      in_pieces(message, [&](const std::byte* data, int bytes) {
+        mpi::check(
+            MPI_Isend(data, bytes, MPI_BYTE, message.peer, kMessageTag, world, &requests.emplace_back()),
+            "MPI_Isend");
+      });
+    }
+  });
 }
 
 std::shared_ptr<NodeOperation> InterNode::barrier() const {

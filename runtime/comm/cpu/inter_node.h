@@ -62,6 +62,8 @@ class InterNode {
   }
   std::shared_ptr<NodeOperation> all_gather(Buffer mine, void* all) const;
   std::shared_ptr<NodeOperation> reduce_scatter(void* all, Buffer mine, ScaledOp scaled);
+  std::shared_ptr<NodeOperation> exchange(const std::vector<PeerMessage>& sends,
+                                          const std::vector<PeerMessage>& receives) const;
   std::shared_ptr<NodeOperation> barrier() const;
 
   /// Waits until all nodes have called it.

@@ -22,6 +22,7 @@ std::string describe(const OperationRequest& request, std::string_view label) {
              fmt::format(" ({} × {} from rank {})", request.count, comm::name_of(request.type), request.root);
     case OperationKind::all_gather:
       return text + fmt::format(" ({} × {} each)", request.count, comm::name_of(request.type));
+    case OperationKind::exchange:
     case OperationKind::barrier:
     case OperationKind::end:
       return text;

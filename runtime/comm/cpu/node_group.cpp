@@ -88,6 +88,8 @@ bool NodeGroup::overlaps_earlier(const Task& task) const {
     if (of.all != nullptr) all.count = of.buffer.count * static_cast<std::size_t>(place_.size);
     return std::array{of.buffer, all};
   };
+  if (task.request.kind == OperationKind::exchange) return !posted_.empty();
+  if (!posted_.empty() && posted_.back()->request.kind == OperationKind::exchange) return true;
   const auto overlap = [](const Buffer& left, const Buffer& right) {
     return bytes_of(left.data) < bytes_of(right.data) + right.bytes() &&
            bytes_of(right.data) < bytes_of(left.data) + left.bytes();
@@ -133,6 +135,9 @@ bool NodeGroup::post_next() {
 
 // The part of this rank's data that other ranks of the node read (and, in an all-reduce, write).
 Buffer NodeGroup::shared_part(const Task& task) const {
+  if (task.request.kind == OperationKind::exchange) {
+    return {nullptr, staged_bytes_of(task.sends), DataType::u8};
+  }
   if (task.request.kind == OperationKind::reduce_scatter) {
     return {task.all, task.buffer.count * static_cast<std::size_t>(place_.size), task.buffer.type};
   }
@@ -144,7 +149,7 @@ Buffer NodeGroup::shared_part(const Task& task) const {
 }
 
 bool NodeGroup::is_inline(const Task& task) const {
-  return shared_part(task).bytes() <= kInlineBytes;
+  return task.request.kind != OperationKind::exchange && shared_part(task).bytes() <= kInlineBytes;
 }
 
 // Whether PieceExchange sums the data unless all ranks can map it.
@@ -170,6 +175,7 @@ bool NodeGroup::stage(Task& task, OperationSlot& slot) {
     if (!has_data && !passes_on) return true;
   }
   const Buffer part = shared_part(task);
+  if (task.request.kind == OperationKind::exchange && part.count == 0) return true;
   has_data = has_data && part.data != nullptr;
   if (is_inline(task)) {
     if (has_data && part.bytes() > 0) std::memcpy(slot.data, part.data, part.bytes());
@@ -187,6 +193,7 @@ bool NodeGroup::stage(Task& task, OperationSlot& slot) {
   task.staging = staging_.take(part.bytes());
   staged_bytes_ += part.bytes();
   if (has_data) std::memcpy(task.staging.get(), part.data, part.bytes());
+  if (task.request.kind == OperationKind::exchange) stage_messages(task);
   slot.location = *shm::find(task.staging.get(), part.bytes());
   return true;
 }
@@ -371,6 +378,8 @@ void NodeGroup::copy_parts(Task& task) {
              scaled_op_of(task.options, place_.size));
       return;
     }
+    case OperationKind::exchange:
+      return take_messages(task);
     case OperationKind::all_reduce:
     case OperationKind::barrier:
     case OperationKind::end:

@@ -35,8 +35,10 @@ struct NodeOperation;
 struct Task {
   OperationRequest request;
   std::string label;
-  Buffer buffer;        ///< the data to reduce or broadcast, or this rank's part
-  void* all = nullptr;  ///< of an all_gather or reduce_scatter
+  Buffer buffer;                      ///< the data to reduce or broadcast, or this rank's part
+  void* all = nullptr;                ///< of an all_gather or reduce_scatter
+  std::vector<PeerMessage> sends;     ///< of an exchange
+  std::vector<PeerMessage> receives;  ///< of an exchange
   ReduceOptions options;
   std::shared_ptr<Operation> operation;
 
@@ -83,6 +85,9 @@ class NodeGroup {
 
   bool post_next();
   bool stage(Task& task, OperationSlot& slot);
+  static std::size_t staged_bytes_of(const std::vector<PeerMessage>& sends);
+  static void stage_messages(const Task& task);
+  void take_messages(const Task& task) const;
   bool all_have_asked(const Task& task) const;
   void end_job_if_a_rank_left(const Task& task) const;
   void compare(Task& task);

@@ -38,6 +38,7 @@ bool NodeGroup::over_lanes(const Task& task) const {
     case OperationKind::all_gather:
     case OperationKind::reduce_scatter:
       return inter_node_->equal_nodes();
+    case OperationKind::exchange:
     case OperationKind::barrier:
     case OperationKind::end:
       break;
@@ -96,6 +97,8 @@ std::shared_ptr<NodeOperation> NodeGroup::posted_of(Task& task) {
       return inter_node_->all_gather(task.buffer, task.all);
     case OperationKind::reduce_scatter:
       return inter_node_->reduce_scatter(task.all, task.buffer, scaled_op_of(task.options, place_.size));
+    case OperationKind::exchange:
+      return inter_node_->exchange(task.sends, task.receives);
     case OperationKind::barrier:
     case OperationKind::all_reduce:
     case OperationKind::end:
@@ -123,6 +126,7 @@ std::size_t NodeGroup::done_count(const Task& task) const {
       return ready_count(task) > 0 ? 2 * ranks : 0;
     case OperationKind::reduce_scatter:
       return over_lanes(task) ? ranks : 0;
+    case OperationKind::exchange:
     case OperationKind::barrier:
     case OperationKind::end:
       break;

@@ -16,8 +16,8 @@ static_assert(std::atomic<std::uint32_t>::is_always_lock_free &&
               "processes share them");
 
 const char* name_of(OperationKind kind) {
-  constexpr std::array<const char*, 6> kNames = {"all_reduce",     "broadcast", "all_gather",
-                                                 "reduce_scatter", "barrier",   "the end"};
+  constexpr std::array<const char*, 7> kNames = {"all_reduce", "broadcast", "all_gather", "reduce_scatter",
+                                                 "exchange",   "barrier",   "the end"};
   return kNames.at(static_cast<std::size_t>(kind));
 }
 

@@ -24,7 +24,15 @@
 namespace lockstep::comm::cpu {
 
 /// `end` is not an operation: a rank that leaves World asks for it.
-enum class OperationKind : std::uint8_t { all_reduce, broadcast, all_gather, reduce_scatter, barrier, end };
+enum class OperationKind : std::uint8_t {
+  all_reduce,
+  broadcast,
+  all_gather,
+  reduce_scatter,
+  exchange,
+  barrier,
+  end
+};
 
 const char* name_of(OperationKind kind);
 

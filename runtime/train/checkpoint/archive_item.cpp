@@ -36,10 +36,10 @@ class ArchiveItem : public Item {
     return {.tensors = {{kArchive, tensor}}};
   }
 
-  void check(const std::vector<Section>& /*ranks*/) override {}
+  void check(const Section& /*saved*/) override {}
 
-  void load(const std::vector<Section>& ranks) override {
-    const torch::Tensor bytes = tensor_in(ranks.at(0), kArchive).contiguous();
+  void load(const Section& saved) override {
+    const torch::Tensor bytes = tensor_in(saved, kArchive).contiguous();
     torch::serialize::InputArchive archive;
     archive.load_from(static_cast<const char*>(bytes.data_ptr()), bytes.nbytes());
     load_(archive);

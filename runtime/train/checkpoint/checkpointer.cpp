@@ -5,7 +5,6 @@
 #include <deque>
 #include <exception>
 #include <set>
-#include <sstream>
 #include <utility>
 #include <vector>
 
@@ -22,7 +21,7 @@
 #include "runtime/train/checkpoint/file_progress.h"
 #include "runtime/train/checkpoint/files_of_items.h"
 #include "runtime/train/checkpoint/folder_lock.h"
-#include "runtime/train/checkpoint/node_reader.h"
+#include "runtime/train/checkpoint/item_files.h"
 #include "runtime/train/learning_rate.h"
 
 namespace lockstep {
@@ -73,6 +72,8 @@ class OwnFolder {
 }  // namespace
 
 struct Checkpointer::State {
+  using SavedItems = std::map<std::string, checkpoint::SavedItem>;
+
   State(World& the_world, const std::filesystem::path& the_folder, const CheckpointerOptions& the_options)
       : world(the_world),
         options(the_options),
@@ -95,9 +96,14 @@ struct Checkpointer::State {
   // The ranks that have files.
   std::vector<int> writers(bool have_files);
 
-  // The newest checkpoint, which rank 0 finds: on a shared file system other nodes may see an older state.
-  std::optional<checkpoint::Headers> find_on_all_ranks();
-  void load(const checkpoint::Headers& headers, const std::map<std::string, checkpoint::SavedItem>& saved);
+  // The next checkpoint, which rank 0 finds: on a shared file system other nodes may see an older state.
+  std::optional<checkpoint::Headers> next_on_all_ranks(checkpoint::CheckpointSearch& search);
+  // Reads what this rank needs of the items that read their files. Returns the damage that the first rank found.
+  std::string read(const checkpoint::Headers& headers, const SavedItems& saved);
+  void load(const checkpoint::Headers& headers, const SavedItems& saved);
+  checkpoint::ItemFiles files_of(const std::string& item, const checkpoint::Manifest& manifest) {
+    return {system, folder / checkpoint::folder_name(manifest.step), manifest, item, progress};
+  }
 
   // Rank 0, before it writes. Throws Error if the folder has checkpoints of another training.
   void prepare_folder();
@@ -141,6 +147,7 @@ checkpoint::WriterOptions Checkpointer::State::writer_options() {
       progress.begin("locking " + folder.string());
       checkpoint::make_folders(system, folder);
       checkpoint::FolderLockOptions lock_options;
+      lock_options.force = options.force;
       lock_options.waiting = [this] { progress.touch(); };
       lock.emplace(system, folder, checkpoint::LockHolder::here(writing.run), lock_options);
     });
@@ -286,106 +293,123 @@ void Checkpointer::wait() {
   }
 }
 
-std::optional<checkpoint::Headers> Checkpointer::State::find_on_all_ranks() {
+std::optional<checkpoint::Headers> Checkpointer::State::next_on_all_ranks(
+    checkpoint::CheckpointSearch& search) {
   auto& ranks = world.communicator();
   std::optional<checkpoint::Headers> headers;
   run_with_files("reading the checkpoint", [&] {
     if (world.rank() != 0) return;
-    const auto found = checkpoint::find_newest(system, folder, progress, [](const std::string& line) {
-      fmt::print(stderr, "lockstep: {}\n", line);
-    });
-    if (!found) return;
-    headers = checkpoint::read_headers(system, *found, progress);
-    damaged = found->damaged;
+    while (const auto found = search.next()) {
+      try {
+        headers = checkpoint::read_headers(system, *found, progress);
+        return;
+      } catch (const checkpoint::Damaged& damage) {
+        search.reject(damage.what());
+      }
+    }
   });
   const std::string manifest =
       comm::broadcast_text(ranks, headers ? to_text(headers->manifest) : std::string(), 0, "the manifest");
   if (manifest.empty()) return std::nullopt;
   if (!headers) {
     headers = checkpoint::Headers{.manifest = checkpoint::manifest_from_text(manifest), .bytes = {}};
-    headers->bytes.resize(headers->manifest.files.size());
+    for (const std::size_t number : first_files(headers->manifest)) headers->bytes[number];
   }
-  // All headers in one message: a job of 1,000 nodes has as many files.
-  std::string sizes;
-  std::string all;
-  for (std::string& bytes : headers->bytes) {
-    sizes += fmt::format("{} ", bytes.size());
-    all += bytes;
-  }
-  std::istringstream ends(comm::broadcast_text(ranks, std::move(sizes), 0, "the sizes of the headers"));
-  all = comm::broadcast_text(ranks, std::move(all), 0, "the headers of the files");
-  std::size_t at = 0;
-  for (std::string& bytes : headers->bytes) {
-    std::size_t size = 0;
-    ends >> size;
-    bytes = all.substr(at, size);
-    at += size;
-  }
+  for (auto& [number, bytes] : headers->bytes)
+    bytes = comm::broadcast_text(ranks, std::move(bytes), 0, headers->manifest.files[number].name);
   return headers;
 }
 
-// One item after the other, so that the files of one are in memory at a time. A file may have several sections.
-void Checkpointer::State::load(const checkpoint::Headers& headers,
-                               const std::map<std::string, checkpoint::SavedItem>& saved) {
-  const auto& files = headers.manifest.files;
-  const auto from = folder / checkpoint::folder_name(headers.manifest.step);
-  checkpoint::NodeReader reader(node_ranks(), system, progress);
+std::string Checkpointer::State::read(const checkpoint::Headers& headers, const SavedItems& saved) {
+  std::string damage;
+  run_with_files("reading the checkpoint", [&] {
+    try {
+      for (const auto& [name, item] : items) {
+        if (item->reads()) item->read(saved.at(name).section, files_of(name, headers.manifest));
+      }
+    } catch (const checkpoint::Damaged& error) {
+      damage = error.what();
+    }
+  });
+  auto& ranks = world.communicator();
+  std::int32_t first = damage.empty() ? ranks.size() : ranks.rank();
+  ranks.all_reduce({&first, 1, comm::DataType::i32}, "the vote on a checkpoint", {.op = comm::ReduceOp::min})
+      ->wait();
+  if (first == ranks.size()) return {};
+  return comm::broadcast_text(ranks, std::move(damage), first, "the damage of a checkpoint");
+}
+
+// One item after the other, so that the file of one is in memory at a time.
+void Checkpointer::State::load(const checkpoint::Headers& headers, const SavedItems& saved) {
+  std::exception_ptr failure;  // the other ranks go on
   for (const Item::Order order : {Item::Order::tensors, Item::Order::last}) {
     for (const auto& [name, item] : items) {
       if (item->order() != order) continue;
-      const checkpoint::SavedItem& state = saved.at(name);
-      std::vector<checkpoint::Section> sections = state.ranks;
-      std::deque<checkpoint::FileBuffer> contents;
-      if (item->kind() != Item::Kind::small) {
-        const auto needed = item->needed(sections);
-        std::map<std::size_t, std::vector<std::size_t>> by_file;
-        for (std::size_t i = 0; i < sections.size(); ++i) {
-          auto& of_file = by_file[state.files[i]];
-          if (needed[i]) of_file.push_back(i);
-        }
-        for (const auto& [number, needed_here] : by_file) {
-          const checkpoint::FileEntry& file = files[number];
-          reader.read(from, file, !needed_here.empty(), contents.emplace_back());
-          for (const std::size_t i : needed_here)
-            sections[i] = checkpoint::section_in(file, contents.back().bytes(), static_cast<int>(i));
-        }
+      checkpoint::Section section = saved.at(name).section;
+      checkpoint::FileBuffer content;
+      if (item->kind() != Item::Kind::small && !item->reads()) {
+        const auto files = files_of(name, headers.manifest);
+        run_with_files("reading the checkpoint", [&] { files.read(files.of_rank(0), content); });
+        section = checkpoint::section_in(files.of_rank(0), content.bytes(), 0);
       }
-      item->load(sections);
+      try {
+        item->load(section);
+      } catch (...) {
+        if (!failure) failure = std::current_exception();
+      }
     }
   }
+  if (failure) std::rethrow_exception(failure);
 }
 
 std::optional<std::int64_t> Checkpointer::load_latest() {
-  const auto headers = state_->find_on_all_ranks();
-  if (!headers) {
-    state_->folder_is_ours = true;
-    return std::nullopt;
-  }
-  const std::int64_t step = headers->manifest.step;
-  const std::string from = (state_->folder / checkpoint::folder_name(step)).string();
-  std::map<std::string, checkpoint::SavedItem> saved;
-  state_->run_everywhere("comparing the checkpoint", [&] {
-    try {
+  checkpoint::CheckpointSearch search(
+      state_->system, state_->folder, state_->progress,
+      [](const std::string& line) { fmt::print(stderr, "lockstep: {}\n", line); });
+  std::optional<checkpoint::Headers> headers;
+  State::SavedItems saved;
+  const auto on_all_ranks = [&](const std::string& label, const std::function<void()>& work) {
+    state_->run_everywhere(label, [&] {
+      try {
+        work();
+      } catch (const std::exception& error) {
+        fail("cannot resume from {}: {}",
+             (state_->folder / checkpoint::folder_name(headers->manifest.step)).string(), error.what());
+      }
+    });
+  };
+  std::string damage;
+  do {
+    headers = state_->next_on_all_ranks(search);
+    if (!headers) {
+      state_->folder_is_ours = true;
+      return std::nullopt;
+    }
+    on_all_ranks("comparing the checkpoint", [&] {
       saved = checkpoint::saved_items(*headers);
       checkpoint::check_fit(state_->items, saved);
-      for (const auto& [name, item] : state_->items) {
-        if (item->order() == Item::Order::refusing) item->load(saved.at(name).ranks);
-      }
-    } catch (const std::exception& error) {
-      fail("cannot resume from {}: {}", from, error.what());
+    });
+    damage = state_->read(*headers, saved);
+    if (!damage.empty() && state_->world.rank() == 0) search.reject(damage);
+  } while (!damage.empty());
+  on_all_ranks("comparing the checkpoint", [&] {
+    for (const auto& [name, item] : state_->items) {
+      if (item->order() == Item::Order::refusing) item->load(saved.at(name).section);
     }
   });
   std::exception_ptr failure;
   try {
     state_->load(*headers, saved);
   } catch (...) {
-    failure = std::current_exception();  // the ranks of another node may have succeeded
+    failure = std::current_exception();
   }
+  const std::int64_t step = headers->manifest.step;
   state_->run_everywhere("loading the checkpoint", [&] {
     if (failure)
-      fail("cannot resume from {}, and a part of it is loaded already: {}", from,
-           comm::first_line_of(failure));
+      fail("cannot resume from {}, and a part of it is loaded already: {}",
+           (state_->folder / checkpoint::folder_name(step)).string(), comm::first_line_of(failure));
   });
+  state_->damaged = search.damaged();
   state_->folder_is_ours = true;
   state_->folder_is_prepared = false;
   state_->writer.continue_training(headers->manifest.training);

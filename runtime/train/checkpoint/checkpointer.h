@@ -54,6 +54,9 @@ struct CheckpointerOptions {
   double timeout = 300;
   /// Only load: for a program that reads the checkpoints of a training that may run. Takes no lock; save() is refused.
   bool read_only = false;
+  /// Take the folder's lock over from a holder that cannot be looked up: without Slurm, one on another node. Set it by
+  /// hand when that training has ended.
+  bool force = false;
   /// For tests: the file system to use; null: the operating system's.
   FileSystem* file_system = nullptr;
 };
@@ -76,7 +79,7 @@ concept PersistentValue = std::same_as<Type, std::int64_t> || std::same_as<Type,
 class Checkpointer {
  public:
   /// `folder` is on a file system that all ranks share; it is made if it does not exist. The state of each rank's random
-  /// generators is always part of a checkpoint. The world must outlive this object. Waits for the end of an earlier run
+  /// generators is always part of a checkpoint. The world must outlive this object. Waits for the end of another step
   /// of the same Slurm job. Throws UsageError for options that make no sense and if another Checkpointer of this program
   /// has the folder, and Error on all ranks if the folder cannot be written or another training uses it.
   Checkpointer(World& world, std::filesystem::path folder, const CheckpointerOptions& options = {});

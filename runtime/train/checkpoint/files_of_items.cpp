@@ -1,7 +1,5 @@
 #include "runtime/train/checkpoint/files_of_items.h"
 
-#include <fcntl.h>
-
 #include <algorithm>
 #include <utility>
 
@@ -13,7 +11,6 @@ namespace {
 using nlohmann::json;
 
 constexpr const char* kSmallItems = "state";
-constexpr const char* kOurMetadata = "lockstep";
 
 constexpr const char* kRanks = "ranks";  // in the description of an item with the sections of a node's ranks
 
@@ -92,25 +89,28 @@ std::vector<OutgoingFile> snapshot(const std::vector<NamedItem>& items, int rank
   std::vector<OutgoingFile> files;
   TensorCopies copies;
   const auto add = [&](std::string file, std::string item, const std::vector<NamedTensor>& tensors,
-                       const json& described) {
+                       const json& described, std::vector<int> ranks = {}) {
     if (files.size() == buffers.size()) buffers.emplace_back();
     FileBuffer& buffer = buffers[files.size()];
     copies.add(tensors, metadata_of(described), buffer);
-    files.push_back({std::move(file), std::move(item), buffer.bytes()});
+    files.push_back({std::move(file), std::move(item), buffer.bytes(), std::move(ranks)});
   };
   std::vector<NamedTensor> small;
   json small_items = json::object();
   for (const auto& [name, item] : items) {
     if (const auto gathered = of_node.find(name); gathered != of_node.end()) {
       std::vector<NamedTensor> tensors;
+      std::vector<int> ranks;
       json described = {{"type", item->type()}, {kRanks, json::object()}};
       for (const auto& [saver, section] : gathered->second) {
         const std::string number = std::to_string(saver);
+        ranks.push_back(saver);
         described[kRanks][number] = section.values;
         for (const auto& tensor : section.tensors)
           tensors.push_back({tensor_name(number, tensor.name), tensor.tensor});
       }
-      add(fmt::format("{}-{:05}.safetensors", name, rank), name, tensors, {{name, described}});
+      add(fmt::format("{}-{:05}.safetensors", name, rank), name, tensors, {{name, described}},
+          std::move(ranks));
     }
     if (item->kind() == Item::Kind::per_node) continue;
     const bool per_rank = item->kind() == Item::Kind::per_rank;
@@ -131,58 +131,50 @@ std::vector<OutgoingFile> snapshot(const std::vector<NamedItem>& items, int rank
   return files;
 }
 
+std::vector<std::size_t> first_files(const Manifest& manifest) {
+  std::map<std::string, std::size_t> first;
+  for (std::size_t i = 0; i < manifest.files.size(); ++i) {
+    const auto [known, added] = first.emplace(manifest.files[i].item, i);
+    if (!added && manifest.files[i].rank < manifest.files[known->second].rank) known->second = i;
+  }
+  std::vector<std::size_t> numbers;
+  for (const auto& [item, number] : first) numbers.push_back(number);
+  std::sort(numbers.begin(), numbers.end());
+  return numbers;
+}
+
 Headers read_headers(FileSystem& system, const Found& found, FileProgress& progress) {
   Headers headers{.manifest = found.manifest, .bytes = {}};
-  for (const FileEntry& file : found.manifest.files) {
-    const auto path = found.folder / file.name;
-    progress.begin("reading " + path.string(), file.bytes);
-    const UniqueFd fd = system.open(path, O_RDONLY | O_NOFOLLOW);
-    std::string& bytes = headers.bytes.emplace_back();
-    const auto read_to = [&](std::uint64_t size) {
-      const std::size_t before = bytes.size();
-      bytes.resize(std::min(size, file.bytes));
-      if (bytes.size() <= before) return;
-      read_bytes(system, fd.get(), std::as_writable_bytes(std::span(bytes)).subspan(before), before, path,
-                 progress);
-    };
-    read_to(file.item.empty() ? file.bytes : 8);
-    if (!file.item.empty() && bytes.size() >= 8)
-      read_to(header_bytes(std::as_bytes(std::span(bytes)).first<8>()));
+  for (const std::size_t number : first_files(found.manifest)) {
+    const FileEntry& file = found.manifest.files[number];
+    std::string& bytes = headers.bytes[number];
+    if (file.item.empty()) {
+      bytes.resize(file.bytes);
+      read_file(system, found.folder, file, {{.offset = 0, .into = std::as_writable_bytes(std::span(bytes))}},
+                progress);
+    } else {
+      read_file(system, found.folder, file, {}, progress);
+      bytes = read_header(system, found.folder, file, progress);
+    }
   }
   return headers;
 }
 
 std::map<std::string, SavedItem> saved_items(const Headers& headers) {
   std::map<std::string, SavedItem> saved;
-  for (std::size_t i = 0; i < headers.bytes.size(); ++i) {
-    const FileEntry& entry = headers.manifest.files[i];
+  for (const auto& [number, header] : headers.bytes) {
+    const FileEntry& entry = headers.manifest.files.at(number);
     try {
-      const auto bytes = std::as_bytes(std::span(headers.bytes[i]));
+      const auto bytes = std::as_bytes(std::span(header));
       const TensorFile file =
           entry.item.empty() ? read_tensor_file(bytes) : read_tensor_header(bytes, entry.bytes);
       const auto items = json::parse(file.metadata.at(kOurMetadata));
-      for (const auto& [name, described] : items.items()) {
-        SavedItem& item = saved[name];
-        item.type = described.at("type");
-        // The ranks of a node need not have consecutive numbers.
-        for (auto& [rank, section] : sections_in(entry, file, name, described)) {
-          const auto index = static_cast<std::size_t>(rank);
-          if (index >= item.ranks.size()) {
-            item.ranks.resize(index + 1);
-            item.files.resize(index + 1, headers.bytes.size());
-          }
-          item.ranks[index] = std::move(section);
-          item.files[index] = i;
-        }
-      }
+      for (const auto& [name, described] : items.items())
+        saved[name] = {.type = described.at("type"),
+                       .section = sections_in(entry, file, name, described).begin()->second};
     } catch (const std::exception& error) {
       fail("{} cannot be read: {}", entry.name, error.what());
     }
-  }
-  for (const auto& [name, item] : saved) {
-    const auto missing = std::find(item.files.begin(), item.files.end(), headers.bytes.size());
-    if (missing != item.files.end())
-      fail("the state of '{}' of rank {} is missing", name, missing - item.files.begin());
   }
   return saved;
 }
@@ -204,7 +196,7 @@ void check_fit(const std::vector<NamedItem>& items, const std::map<std::string, 
     if (item->type() != found->second.type)
       fail("'{}' is of type {} in the checkpoint, but {} here", name, found->second.type, item->type());
     try {
-      item->check(found->second.ranks);
+      item->check(found->second.section);
     } catch (const std::exception& error) {
       fail("'{}' differs: {}", name, error.what());
     }

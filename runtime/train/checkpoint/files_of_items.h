@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "runtime/comm/communicator.h"
+#include "runtime/train/checkpoint/item_files.h"
 #include "runtime/train/checkpoint/items.h"
 #include "runtime/train/checkpoint/reader.h"
 #include "runtime/train/checkpoint/tensor_file.h"
@@ -34,19 +35,21 @@ NodeSections gather_sections(const std::vector<NamedItem>& items, int rank, comm
 std::vector<OutgoingFile> snapshot(const std::vector<NamedItem>& items, int rank, const NodeSections& of_node,
                                    std::deque<FileBuffer>& buffers);
 
-/// A checkpoint as all ranks know it before they load: the header of each file, but the whole file of the small items.
+/// A checkpoint as all ranks know it before they load: the headers of the first file of each item, and the whole file of
+/// the small items.
 struct Headers {
   Manifest manifest;
-  std::vector<std::string> bytes;  ///< by file, as in the manifest
+  std::map<std::size_t, std::string> bytes;  ///< by the number of the file in the manifest
 };
-/// Throws Error if a file cannot be read.
+/// The files that Headers has.
+std::vector<std::size_t> first_files(const Manifest& manifest);
+/// Verifies these files. Throws Damaged, or Error if a file cannot be read.
 Headers read_headers(FileSystem& system, const Found& found, FileProgress& progress);
 
-/// The sections of each item in a checkpoint.
+/// An item in a checkpoint.
 struct SavedItem {
   std::string type;
-  std::vector<Section> ranks;
-  std::vector<std::size_t> files;  ///< of the sections; several may be in one file
+  Section section;  ///< of the first rank
 };
 /// The tensors of large items have no memory; those of small items are views of the headers. Throws Error if a file
 /// cannot be understood.

@@ -6,14 +6,13 @@
 
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <sstream>
+#include <thread>
 #include <utility>
 
 #include "common/environment.h"
 #include "common/error.h"
 #include "common/process.h"
-#include "common/thread.h"
 #include "common/units.h"
 #include "runtime/train/checkpoint/reader.h"
 
@@ -45,17 +44,16 @@ std::string machine_of_this_process() {
   return boot + " " + std::filesystem::read_symlink("/proc/self/ns/pid", ignored).string();
 }
 
-std::string text_of_lock(const LockHolder& holder, std::uint64_t beats) {
-  // The number of beats is the last one, so that the text only grows.
+std::string text_of_lock(const LockHolder& holder) {
   return nlohmann::ordered_json{
              {"node", holder.node},   {"machine", holder.machine}, {"process", holder.process},
-             {"began", holder.began}, {"job", holder.job},         {"run", holder.run},
-             {"beats", beats}}
+             {"began", holder.began}, {"cluster", holder.cluster}, {"job", holder.job},
+             {"step", holder.step},   {"restart", holder.restart}, {"run", holder.run}}
              .dump() +
          "\n";
 }
 
-/// nullopt for a lock that is being made.
+/// nullopt for a file that is not a lock of this version.
 std::optional<LockHolder> holder_in(const std::string& text) {
   try {
     const auto fields = nlohmann::json::parse(text);
@@ -63,17 +61,38 @@ std::optional<LockHolder> holder_in(const std::string& text) {
                       .machine = fields.at("machine"),
                       .process = fields.at("process"),
                       .began = fields.at("began"),
+                      .cluster = fields.at("cluster"),
                       .job = fields.at("job"),
+                      .step = fields.at("step"),
+                      .restart = fields.at("restart"),
                       .run = fields.at("run")};
   } catch (const nlohmann::json::exception&) {
     return std::nullopt;
   }
 }
 
+std::string slurm_name(const LockHolder& holder) {
+  return holder.step.empty() ? holder.job : fmt::format("{}.{}", holder.job, holder.step);
+}
+
 std::string name_of_holder(const std::optional<LockHolder>& holder) {
   if (!holder) return "another program";
   const std::string process = fmt::format("process {} on {}", holder->process, holder->node);
-  return holder->job.empty() ? process : fmt::format("job {} ({})", holder->job, process);
+  if (holder->job.empty()) return process;
+  return fmt::format("{} {} ({})", holder->step.empty() ? "job" : "step", slurm_name(*holder), process);
+}
+
+/// Whether Slurm still knows the holder's step; nullopt if it gives no answer.
+std::optional<bool> ask_slurm(const LockHolder& holder) {
+  try {
+    const auto answer = run_process({"squeue", "--noheader", "--format=%i",
+                                     (holder.step.empty() ? "--jobs=" : "--steps=") + slurm_name(holder)});
+    if (answer.exit_code == 0) return answer.output.find_first_not_of(" \n") != std::string::npos;
+    if (answer.error.find("Invalid job id") != std::string::npos) return false;
+  } catch (const Error&) {
+    // There is no squeue.
+  }
+  return std::nullopt;
 }
 
 }  // namespace
@@ -83,24 +102,39 @@ LockHolder LockHolder::here(const std::string& run) {
           .machine = machine_of_this_process(),
           .process = ::getpid(),
           .began = beginning_of(::getpid()).value_or(0),
+          .cluster = environment::get_or("SLURM_CLUSTER_NAME", ""),
           .job = environment::get_or("SLURM_JOB_ID", ""),
+          .step = environment::get_or("SLURM_STEP_ID", ""),
+          .restart = environment::get_or("SLURM_RESTART_COUNT", "0"),
           .run = run};
 }
 
 FolderLock::FolderLock(FileSystem& system, const std::filesystem::path& folder, const LockHolder& mine,
                        FolderLockOptions options)
-    : system_(system), path_(folder / ".lock"), mine_(mine), options_(std::move(options)) {
-  acquire();
-  thread_ = start_thread([this] { beat(); });
+    : system_(system),
+      path_(folder / ".lock"),
+      own_(folder / fmt::format(".lock.{}", mine.run)),
+      mine_(mine),
+      options_(std::move(options)) {
+  const FileCall call{.kind = FileCall::Kind::open,
+                      .path = own_.c_str(),
+                      .flags = O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC,
+                      .mode = 0666};
+  file_.reset(static_cast<int>(system_.call(call)));
+  if (!file_) fail_errno("cannot write into the folder of checkpoints {}", folder.string());
+  try {
+    const std::string text = text_of_lock(mine_);
+    system_.write_at(file_.get(), std::as_bytes(std::span(text)), 0, own_);
+    system_.sync(file_.get(), own_);
+    acquire();
+  } catch (...) {
+    system_.unlink_if_there(own_);
+    throw;
+  }
+  system_.unlink_if_there(own_);  // `.lock` is a second name of the file
 }
 
 FolderLock::~FolderLock() {
-  {
-    const std::scoped_lock lock(mutex_);
-    ending_ = true;
-  }
-  changed_.notify_one();
-  thread_.join();
   try {
     if (is_mine()) system_.unlink_if_there(path_);
   } catch (const Error&) {
@@ -108,52 +142,42 @@ FolderLock::~FolderLock() {
   }
 }
 
-bool FolderLock::create() {
-  const FileCall call{.kind = FileCall::Kind::open,
-                      .path = path_.c_str(),
-                      .flags = O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC,
-                      .mode = 0666};
-  file_.reset(static_cast<int>(system_.call(call)));
-  if (!file_) {
-    if (errno == EEXIST) return false;
-    fail_errno("cannot write into the folder of checkpoints {}", path_.parent_path().string());
+// NFS may answer that a name is taken though the link was made, so the number of names decides.
+bool FolderLock::link() {
+  const FileCall call{.kind = FileCall::Kind::link, .path = own_.c_str(), .to = path_.c_str()};
+  const bool made = system_.call(call) == 0;
+  const int error = errno;
+  const auto own = system_.status(own_);
+  if (!own) fail("{} was removed while it was made the lock of the folder of checkpoints", own_.string());
+  if (own->st_nlink == 2 || is_mine()) return true;
+  if (!made && error != EEXIST) {
+    errno = error;
+    fail_errno("cannot lock the folder of checkpoints {}", path_.parent_path().string());
   }
-  try {
-    write(0);
-  } catch (...) {
-    system_.unlink_if_there(path_);
-    throw;
-  }
-  return true;
+  return false;
 }
 
 void FolderLock::acquire() {
   const auto begin = Clock::now();
-  auto changed_at = begin;
-  std::string seen;
-  bool beats = false;
   bool said = false;
-  while (!create()) {
+  while (!link()) {
     const auto text = read_if_there(system_, path_);
     if (const auto status = system_.status(path_); status && !S_ISREG(status->st_mode))
       fail("{} is not a file, so the folder of checkpoints cannot be locked: remove it", path_.string());
     if (!text) continue;
-    beats = beats || (!seen.empty() && *text != seen);
-    if (*text != seen) changed_at = Clock::now();
-    seen = *text;
-    const auto holder = holder_in(seen);
-    const bool on_this_machine = holder && holder->machine == mine_.machine;
-    if (on_this_machine ? beginning_of(holder->process) != holder->began
-                        : Clock::now() - changed_at >= options_.stale) {
-      take_over(seen);
+    const auto holder = holder_in(*text);
+    const auto alive = holder ? lives(*holder) : std::nullopt;
+    if (!alive.value_or(!options_.force)) {
+      take_over(*text);
       continue;
     }
-    const bool same_job = holder && !mine_.job.empty() && holder->job == mine_.job;
+    const bool same_job = alive && !mine_.job.empty() && holder->job == mine_.job;
     const auto waited = Clock::now() - begin;
-    if ((on_this_machine || beats) && waited >= (same_job ? options_.wait : options_.grace)) {
+    if (waited >= (same_job ? options_.wait : options_.grace)) {
       fail(
-          "{} uses the folder of checkpoints {}: give each training a folder of its own, or wait for its end",
-          name_of_holder(holder), path_.parent_path().string());
+          "{} uses the folder of checkpoints {}: give each training a folder of its own, or wait for its end{}",
+          name_of_holder(holder), path_.parent_path().string(),
+          alive ? "" : "; if it has ended, set CheckpointerOptions::force once");
     }
     if ((same_job || waited >= options_.grace) && !std::exchange(said, true)) {
       fmt::print(stderr, "lockstep: {} is locked by {}: waiting for its end\n", path_.parent_path().string(),
@@ -164,10 +188,25 @@ void FolderLock::acquire() {
   }
 }
 
+// nullopt if it cannot be known.
+std::optional<bool> FolderLock::lives(const LockHolder& holder) {
+  if (holder.machine == mine_.machine) return beginning_of(holder.process) == holder.began;
+  if (holder.job.empty() || holder.cluster != mine_.cluster) return std::nullopt;
+  // Slurm starts a job again when its earlier run has ended.
+  if (holder.job == mine_.job && holder.restart != mine_.restart) return false;
+  if (!slurm_knows_ || Clock::now() - asked_at_ >= options_.ask) {
+    slurm_knows_ = ask_slurm(holder);
+    asked_at_ = Clock::now();
+  }
+  return slurm_knows_;
+}
+
 // Another process may take the lock over at the same time: it is renamed first, and given back if it is not the dead
 // one's.
 void FolderLock::take_over(const std::string& text) {
-  const std::filesystem::path taken = path_.parent_path() / fmt::format(".lock.{}", mine_.run);
+  slurm_knows_.reset();  // the next holder may be another one
+  if (read_if_there(system_, path_) != text) return;
+  const std::filesystem::path taken = path_.parent_path() / fmt::format(".lock.{}.dead", mine_.run);
   try {
     system_.rename(path_, taken);
   } catch (const Error&) {
@@ -178,36 +217,16 @@ void FolderLock::take_over(const std::string& text) {
     (void)system_.try_link(taken, path_);
   } else if (const auto holder = holder_in(text)) {
     dead_run_ = holder->run;
+    system_.unlink_if_there(path_.parent_path() / fmt::format(".lock.{}", holder->run));
   }
   system_.unlink_if_there(taken);
 }
 
-bool FolderLock::is_mine() {
+bool FolderLock::is_mine() const {
   struct stat mine {};
   const auto named = system_.status(path_);
   return named && ::fstat(file_.get(), &mine) == 0 && mine.st_ino == named->st_ino &&
          mine.st_dev == named->st_dev;
-}
-
-void FolderLock::write(std::uint64_t beats) {
-  const std::string text = text_of_lock(mine_, beats);
-  system_.write_at(file_.get(), std::as_bytes(std::span(text)), 0, path_);
-  system_.sync(file_.get(), path_);
-}
-
-void FolderLock::beat() {
-  std::uint64_t beats = 0;
-  std::unique_lock lock(mutex_);
-  while (!changed_.wait_for(lock, options_.beat, [this] { return ending_; })) {
-    lock.unlock();
-    try {
-      if (!is_mine()) lost_ = true;
-      write(++beats);
-    } catch (const Error&) {
-      // The next beat tries again.
-    }
-    lock.lock();
-  }
 }
 
 }  // namespace lockstep::checkpoint

@@ -20,6 +20,7 @@ nlohmann::json to_json(const std::vector<FileEntry>& files) {
                     {"rank", file.rank},
                     {"bytes", file.bytes},
                     {"xxh3_128", file.digest}});
+    if (!file.ranks.empty()) list.back()["ranks"] = file.ranks;
   }
   return list;
 }
@@ -27,8 +28,8 @@ nlohmann::json to_json(const std::vector<FileEntry>& files) {
 std::vector<FileEntry> files_from_json(const nlohmann::json& list) {
   std::vector<FileEntry> files;
   for (const auto& file : list)
-    files.push_back(
-        {file.at("name"), file.at("item"), file.at("rank"), file.at("bytes"), file.at("xxh3_128")});
+    files.push_back({file.at("name"), file.at("item"), file.at("rank"), file.at("bytes"), file.at("xxh3_128"),
+                     file.value("ranks", std::vector<int>())});
   return files;
 }
 

@@ -13,7 +13,7 @@
 
 namespace lockstep::checkpoint {
 
-inline constexpr int kFormat = 1;
+inline constexpr int kFormat = 2;
 inline constexpr const char* kManifestName = "manifest.json";
 
 /// A checkpoint cannot be read, so the one before it is used. The message does not name the folder.
@@ -28,6 +28,7 @@ struct FileEntry {
   int rank = 0;      ///< that wrote it
   std::uint64_t bytes = 0;
   std::string digest;
+  std::vector<int> ranks = {};  ///< whose state it has; empty: that of `rank`
 };
 
 struct Manifest {

@@ -13,14 +13,14 @@ class ModuleItem : public Item {
 
   Section save() override { return {.tensors = tensors_of(module_)}; }
 
-  void check(const std::vector<Section>& ranks) override {
-    check_tensors(tensors_of(module_), ranks.at(0).tensors, "parameter");
+  void check(const Section& saved) override {
+    check_tensors(tensors_of(module_), saved.tensors, "parameter");
   }
 
-  void load(const std::vector<Section>& ranks) override {
+  void load(const Section& saved) override {
     const torch::NoGradGuard no_grad;
     for (const NamedTensor& mine : tensors_of(module_))
-      mine.tensor.detach().copy_(tensor_in(ranks.at(0), mine.name));
+      mine.tensor.detach().copy_(tensor_in(saved, mine.name));
   }
 
  private:

@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
+#include <utility>
 
 #include "common/error.h"
 #include "runtime/torch_version.h"
@@ -49,36 +51,42 @@ class ReplicatedOptimizer : public Item {
 
   Section save() override {
     const OptimizerLayout layout = this->layout();
-    std::vector<OptimizerShard::Piece> pieces;
-    for (const auto& names : layout.groups) {
-      for (const std::string& name : names) {
-        const torch::Tensor& parameter = layout.parameters.at(name);
-        const auto found = optimizer_.state().find(torch_compat::optimizer_key(parameter));
-        if (found == optimizer_.state().end()) continue;
-        pieces.push_back({name, parameter, 0, parameter.numel(), in_memory_order(*found->second, parameter)});
-      }
+    std::vector<train::StatePiece> state;
+    for (std::size_t i = 0; i < layout.parameters.size(); ++i) {
+      const torch::Tensor& parameter = layout.parameters[i].second;
+      const auto found = optimizer_.state().find(torch_compat::optimizer_key(parameter));
+      if (found == optimizer_.state().end()) continue;
+      state.push_back({{i, 0, parameter.numel()}, in_memory_order(*found->second, parameter)});
     }
-    return optimizer_section(layout, optimizer_, pieces);
+    return optimizer_section(layout, optimizer_, whole(layout), 0, state);
   }
 
-  void check(const std::vector<Section>& ranks) override {
+  void check(const Section& saved) override { check_optimizer(saved, layout()); }
+
+  bool reads() const override { return true; }
+
+  void read(const Section& saved, const ItemFiles& files) override {
     const OptimizerLayout layout = this->layout();
-    SavedOptimizer(ranks, layout).check();
+    read_ = read_optimizer(saved, files, layout, whole(layout).spans_of(0),
+                           train::state_keys(*make_parameter_state(optimizer_)));
   }
 
-  void load(const std::vector<Section>& ranks) override {
-    const OptimizerLayout layout = this->layout();
-    const SavedOptimizer saved(ranks, layout);
-    const auto options = saved.groups();
+  void load(const Section& /*saved*/) override {
+    const torch::NoGradGuard no_grad;
+    const OptimizerContent content = std::exchange(read_, {});
     auto& groups = optimizer_.param_groups();
     for (std::size_t group = 0; group < groups.size(); ++group)
-      train::write_options(options[group], groups[group].options());
+      train::write_options(content.groups[group], groups[group].options());
     optimizer_.state().clear();
-    for (const std::string& name : saved.parameters()) {
-      const torch::Tensor& parameter = layout.parameters.at(name);
-      ParameterState on_device;
-      for (const auto& [key, value] : saved.state(name, 0, parameter.numel()))
-        on_device[key] = value.isTensor() ? c10::IValue(like(parameter, value.toTensor())) : value;
+    const OptimizerLayout layout = this->layout();
+    for (const train::StatePiece& piece : content.state) {
+      if (piece.state.empty()) continue;
+      const torch::Tensor& parameter = layout.parameters[piece.span.parameter].second;
+      ParameterState on_device = piece.state;
+      for (auto& [key, value] : on_device) {
+        if (!value.isTensor()) continue;
+        value = value.toTensor().as_strided(parameter.sizes(), parameter.strides()).to(parameter.device());
+      }
       auto state = make_parameter_state(optimizer_);
       train::write_state(on_device, *state);
       optimizer_.state()[torch_compat::optimizer_key(parameter)] = std::move(state);
@@ -103,9 +111,10 @@ class ReplicatedOptimizer : public Item {
     return flat;
   }
 
-  static torch::Tensor like(const torch::Tensor& parameter, const torch::Tensor& saved) {
-    const torch::NoGradGuard no_grad;
-    return torch::empty_like(parameter.detach()).copy_(saved);
+  static train::Partition whole(const OptimizerLayout& layout) {
+    std::vector<std::int64_t> elements;
+    for (const auto& [name, parameter] : layout.parameters) elements.push_back(parameter.numel());
+    return train::Partition::of_parameters(elements, 1);
   }
 
   OptimizerLayout layout() const {
@@ -115,6 +124,7 @@ class ReplicatedOptimizer : public Item {
         names.emplace(tensor.tensor.unsafeGetTensorImpl(), tensor.name);
     }
     OptimizerLayout layout{.type = type_, .groups = {}, .parameters = {}};
+    std::set<std::string> taken;
     for (const auto& group : optimizer_.param_groups()) {
       auto& in_group = layout.groups.emplace_back();
       for (const torch::Tensor& parameter : group.params()) {
@@ -124,7 +134,8 @@ class ReplicatedOptimizer : public Item {
                 ? found->second
                 : fmt::format("group {} parameter {}", layout.groups.size() - 1, in_group.size());
         in_group.push_back(name);
-        if (!layout.parameters.emplace(name, parameter).second)
+        layout.parameters.emplace_back(name, parameter);
+        if (!taken.insert(name).second)
           fail_usage(
               "a checkpoint cannot hold an optimizer with two parameters '{}': use an optimizer for each module, and parameters_of() for a module with tied weights",
               name);
@@ -139,6 +150,7 @@ class ReplicatedOptimizer : public Item {
   torch::optim::Optimizer& optimizer_;
   const Modules& modules_;
   std::string type_;
+  OptimizerContent read_;
 };
 
 }  // namespace
@@ -153,53 +165,40 @@ class ShardedOptimizer : public Item {
   Kind kind() const override { return Kind::per_rank; }
 
   Section save() override {
-    const OptimizerShard shard = optimizer_.shard();
-    return optimizer_section(layout(shard), optimizer_.local_optimizer(), shard.pieces);
+    const train::OptimizerShard shard = optimizer_.shard();
+    return optimizer_section(layout(), optimizer_.local_optimizer(), shard.partition, rank(), shard.state);
   }
 
-  void check(const std::vector<Section>& ranks) override {
-    const OptimizerLayout layout = this->layout(optimizer_.shard());
-    SavedOptimizer(ranks, layout).check();
+  void check(const Section& saved) override { check_optimizer(saved, layout()); }
+
+  bool reads() const override { return true; }
+
+  void read(const Section& saved, const ItemFiles& files) override {
+    partition_ = saved_partition(saved, files.ranks()).on(optimizer_.communicator_.size());
+    read_ = read_optimizer(saved, files, layout(), partition_->spans_of(rank()), optimizer_.state_keys());
   }
 
-  std::vector<bool> needed(const std::vector<Section>& ranks) override {
-    const OptimizerShard shard = optimizer_.shard();
-    const OptimizerLayout layout = this->layout(shard);
-    const SavedOptimizer saved(ranks, layout);
-    std::vector<bool> needed(ranks.size());
-    for (const train::Span& span : optimizer_.wanted_spans()) {
-      const std::string& name = shard.parameters[span.parameter].first;
-      for (std::size_t rank = 0; rank < ranks.size(); ++rank)
-        if (saved.has(rank, name, span.begin, span.end)) needed[rank] = true;
-    }
-    if (std::find(needed.begin(), needed.end(), true) == needed.end()) needed[0] = true;  // for the options
-    return needed;
-  }
-
-  void load(const std::vector<Section>& ranks) override {
-    const OptimizerShard shard = optimizer_.shard();
-    const OptimizerLayout layout = this->layout(shard);
-    const SavedOptimizer saved(ranks, layout);
-    const std::set<std::string> with_state(saved.parameters().begin(), saved.parameters().end());
-    std::vector<train::StatePiece> pieces;
-    for (const train::Span& span : optimizer_.wanted_spans()) {
-      const auto& [name, parameter] = shard.parameters[span.parameter];
-      pieces.push_back(with_state.contains(name)
-                           ? train::cut(saved.state(name, span.begin, span.end), parameter, span)
-                           : train::StatePiece{span, {}});
-    }
-    optimizer_.load_pieces(std::move(pieces), saved.groups());
+  void load(const Section& /*saved*/) override {
+    OptimizerContent content = std::exchange(read_, {});
+    optimizer_.load_shard({std::exchange(partition_, std::nullopt).value(), std::move(content.state)},
+                          content.groups);
   }
 
  private:
-  OptimizerLayout layout(const OptimizerShard& shard) const {
-    OptimizerLayout layout{.type = type_, .groups = shard.groups, .parameters = {}};
-    for (const auto& [name, parameter] : shard.parameters) layout.parameters.emplace(name, parameter);
+  int rank() const { return optimizer_.communicator_.rank(); }
+
+  OptimizerLayout layout() const {
+    OptimizerLayout layout{.type = type_, .groups = {}, .parameters = optimizer_.parameters_};
+    layout.groups.resize(optimizer_.local_optimizer().param_groups().size());
+    for (std::size_t i = 0; i < optimizer_.parameters_.size(); ++i)
+      layout.groups[optimizer_.group_of_[i]].push_back(optimizer_.parameters_[i].first);
     return layout;
   }
 
   DistributedOptimizerBase& optimizer_;
   std::string type_;
+  std::optional<train::Partition> partition_;  // of what was read
+  OptimizerContent read_;
 };
 
 ItemPointer optimizer_item(torch::optim::Optimizer& optimizer, const Modules& modules) {

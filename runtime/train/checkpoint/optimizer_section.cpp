@@ -1,8 +1,7 @@
 #include "runtime/train/checkpoint/optimizer_section.h"
 
-#include <c10/util/accumulate.h>
-
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include "common/error.h"
@@ -30,7 +29,7 @@ c10::IValue value_of(const json& number) {
 }
 
 // Compares types, and the names in each group.
-void check_layout(const json& saved, const OptimizerLayout& current) {
+void check_groups(const json& saved, const OptimizerLayout& current) {
   const std::string type = saved.at("type");
   if (type != current.type) fail("the optimizer is {} in the checkpoint, but {} here", type, current.type);
   const auto groups = saved.at("groups").get<std::vector<std::vector<std::string>>>();
@@ -53,171 +52,220 @@ void check_layout(const json& saved, const OptimizerLayout& current) {
   }
 }
 
-/// Puts the pieces of one parameter together that have some of the elements [begin, end).
-class Assembly {
- public:
-  Assembly(std::int64_t begin, std::int64_t end) : begin_(begin), end_(end) {}
+// "weight.exp_avg", or "weight.exp_avg[0:100]" of a part.
+std::string tensor_name(const std::string& parameter, const std::string& key, const train::Span& span,
+                        std::int64_t elements) {
+  const std::string name = fmt::format("{}.{}", parameter, key);
+  return span.size() == elements ? name : fmt::format("{}[{}:{}]", name, span.begin, span.end);
+}
 
-  void add(const json& piece, const Section& section) {
-    for (const auto& [key, number] : piece.at("numbers").items()) numbers_[key] = value_of(number);
-    const std::int64_t begin = piece.at("begin");
-    const std::int64_t end = piece.at("end");
-    sizes_ = piece.at("sizes").get<std::vector<std::int64_t>>();
-    strides_ = piece.at("strides").get<std::vector<std::int64_t>>();
-    for (const auto& [key, name] : piece.at("tensors").items()) {
-      const torch::Tensor& part = tensor_in(section, name.get<std::string>());
-      const std::int64_t elements = c10::multiply_integers(sizes_);
-      auto& whole = tensors_[key];
-      if (begin < 0 || begin > end || end > elements || part.numel() != end - begin ||
-          (whole.defined() && part.scalar_type() != whole.scalar_type()))
-        fail("the pieces of an optimizer's tensor '{}' do not fit together", name.get<std::string>());
-      covered_[key] += std::max<std::int64_t>(0, std::min(end, end_) - std::max(begin, begin_));
-      if (part.numel() == elements && !whole.defined()) {
-        whole = part.flatten();
-        continue;
-      }
-      if (!whole.defined()) whole = torch::empty({elements}, part.options());
-      whole.slice(0, begin, end).copy_(part.flatten());
-    }
+json description_of(const torch::Tensor& parameter) {
+  return {{"type", c10::toString(parameter.scalar_type())},
+          {"sizes", parameter.sizes().vec()},
+          {"strides", parameter.strides().vec()}};
+}
+
+json description_of(const train::Partition& partition) {
+  json buckets = json::array();
+  for (const train::BucketLayout& bucket : partition.buckets()) {
+    json members = json::array();
+    for (const auto& member : bucket.members)
+      members.push_back({member.parameter, member.position, member.elements});
+    buckets.push_back({{"elements", bucket.count}, {"parameters", members}});
+  }
+  return buckets;
+}
+
+/// Puts the elements of one span together, which several files have.
+struct Assembly {
+  train::StatePiece piece;
+  std::map<std::string, std::int64_t> covered = {};  // elements, by key
+
+  /// The memory of the elements `part`.
+  std::span<std::byte> place_of(const std::string& key, torch::ScalarType type, const train::Span& part) {
+    c10::IValue& value = piece.state[key];
+    if (!value.isTensor()) value = torch::empty({piece.span.size()}, type);
+    const torch::Tensor& tensor = value.toTensor();
+    if (tensor.scalar_type() != type) throw Damaged(fmt::format("its files have '{}' of several types", key));
+    covered[key] += part.size();
+    const std::size_t element = tensor.element_size();
+    return {static_cast<std::byte*>(tensor.data_ptr()) +
+                static_cast<std::size_t>(part.begin - piece.span.begin) * element,
+            static_cast<std::size_t>(part.size()) * element};
   }
 
-  ParameterState state(const std::string& parameter) const {
-    ParameterState state = numbers_;
-    for (const auto& [key, whole] : tensors_) {
-      if (covered_.at(key) != end_ - begin_)
-        fail("the checkpoint has {} of {} elements of '{}' of parameter '{}'", covered_.at(key),
-             end_ - begin_, key, parameter);
-      // In the parameter's shape; the elements lie in the order of its memory.
-      state[key] = whole.as_strided(sizes_, strides_);
+  void require_whole(const std::string& parameter) const {
+    for (const auto& [key, elements] : covered) {
+      if (elements != piece.span.size())
+        throw Damaged(fmt::format("it has {} of {} elements of '{}' of parameter '{}'", elements,
+                                  piece.span.size(), key, parameter));
     }
-    return state;
   }
-
- private:
-  std::int64_t begin_;
-  std::int64_t end_;
-  ParameterState numbers_;
-  std::map<std::string, torch::Tensor> tensors_;
-  std::map<std::string, std::int64_t> covered_;
-  std::vector<std::int64_t> sizes_;
-  std::vector<std::int64_t> strides_;
 };
 
-void check_state(const std::string& name, const ParameterState& state, const torch::Tensor& parameter) {
-  for (const auto& [key, value] : state) {
-    if (!value.isTensor()) continue;
-    const torch::Tensor& tensor = value.toTensor();
-    if (tensor.sizes() != parameter.sizes() || tensor.scalar_type() != parameter.scalar_type())
-      fail("the optimizer's {} of parameter '{}' is {} in the checkpoint, but the parameter is {} here", key,
-           name, describe(tensor), describe(parameter));
+/// One file of an optimizer.
+class RankFile {
+ public:
+  RankFile(const ItemFiles& files, const train::Partition& partition, int rank)
+      : entry_(files.of_rank(rank)), header_(files.header(entry_)), own_(partition.spans_of(rank)) {
+    for (std::size_t i = 0; i < header_.tensors.size(); ++i) index_[header_.tensors[i].name] = i;
+    try {
+      for (const auto& [key, list] : section_values(header_, entry_.item).at("numbers").items()) {
+        for (const json& number : list)
+          numbers_[key].push_back(number.is_null() ? c10::IValue() : value_of(number));
+        numbers_[key].resize(own_.size());
+      }
+    } catch (const json::exception&) {
+      throw Damaged(fmt::format("{} cannot be read: its description is damaged", entry_.name));
+    }
   }
-}
+
+  torch::Tensor options(std::size_t group) {
+    const std::string name = options_name(group);
+    const auto found = index_.find(name);
+    if (found == index_.end()) throw Damaged(fmt::format("{} has no '{}'", entry_.name, name));
+    auto tensor = torch::empty(header_.tensors[found->second].tensor.sizes(), torch::kUInt8);
+    parts_.push_back(
+        {header_.offsets[found->second], {static_cast<std::byte*>(tensor.data_ptr()), tensor.nbytes()}});
+    return tensor;
+  }
+
+  /// Takes the elements `part`, which the file has.
+  void take(const std::pair<std::string, torch::Tensor>& parameter, const train::Span& part,
+            const std::vector<std::string>& keys, Assembly& into) {
+    const auto own =
+        std::lower_bound(own_.begin(), own_.end(), part.parameter,
+                         [](const train::Span& span, std::size_t wanted) { return span.parameter < wanted; });
+    for (const auto& [key, numbers] : numbers_) {
+      const c10::IValue& number = numbers[static_cast<std::size_t>(own - own_.begin())];
+      if (!number.isNone()) into.piece.state[key] = number;
+    }
+    for (const std::string& key : keys) {
+      const auto found = index_.find(tensor_name(parameter.first, key, *own, parameter.second.numel()));
+      if (found == index_.end()) continue;
+      const torch::Tensor& saved = header_.tensors[found->second].tensor;
+      if (saved.numel() != own->size()) throw Damaged(fmt::format("'{}' has a wrong size", found->first));
+      parts_.push_back({header_.offsets[found->second] +
+                            static_cast<std::uint64_t>(part.begin - own->begin) * saved.element_size(),
+                        into.place_of(key, saved.scalar_type(), part)});
+    }
+  }
+
+  void read(const ItemFiles& files) { files.read(entry_, std::move(parts_)); }
+
+ private:
+  const FileEntry& entry_;
+  TensorFile header_;
+  std::vector<train::Span> own_;
+  std::map<std::string, std::size_t> index_;
+  std::map<std::string, std::vector<c10::IValue>> numbers_;  // by key, of own_
+  std::vector<FilePart> parts_;
+};
 
 }  // namespace
 
 Section optimizer_section(const OptimizerLayout& layout, const torch::optim::Optimizer& options,
-                          const std::vector<OptimizerShard::Piece>& pieces) {
+                          const train::Partition& partition, int rank,
+                          const std::vector<train::StatePiece>& state) {
   Section section;
-  section.values["type"] = layout.type;
-  section.values["groups"] = layout.groups;
+  if (rank == 0) {
+    section.values = {{"type", layout.type},
+                      {"groups", layout.groups},
+                      {"parameters", json::array()},
+                      {"buckets", description_of(partition)}};
+    for (const auto& [name, parameter] : layout.parameters)
+      section.values["parameters"].push_back(description_of(parameter));
+  }
   const auto& groups = options.param_groups();
   for (std::size_t group = 0; group < groups.size(); ++group)
     section.tensors.push_back({options_name(group), train::read_options(groups[group].options())});
-  json& list = section.values["pieces"] = json::array();
-  for (const auto& piece : pieces) {
-    json entry{{"parameter", piece.name},
-               {"begin", piece.begin},
-               {"end", piece.end},
-               {"sizes", piece.parameter.sizes().vec()},
-               {"strides", piece.parameter.strides().vec()},
-               {"numbers", json::object()},
-               {"tensors", json::object()}};
-    for (const auto& [key, value] : piece.state) {
-      if (!value.isTensor()) {
-        entry["numbers"][key] = number_of(value, key);
+  std::map<std::size_t, const train::StatePiece*> by_parameter;
+  for (const train::StatePiece& piece : state) by_parameter[piece.span.parameter] = &piece;
+  const auto spans = partition.spans_of(rank);
+  json& numbers = section.values["numbers"] = json::object();
+  for (std::size_t i = 0; i < spans.size(); ++i) {
+    const auto piece = by_parameter.find(spans[i].parameter);
+    if (piece == by_parameter.end()) continue;
+    const auto& [name, parameter] = layout.parameters[spans[i].parameter];
+    for (const auto& [key, value] : piece->second->state) {
+      if (value.isTensor()) {
+        section.tensors.push_back({tensor_name(name, key, spans[i], parameter.numel()), value.toTensor()});
         continue;
       }
-      const bool whole = piece.begin == 0 && piece.end == piece.parameter.numel();
-      const std::string name = whole ? fmt::format("{}.{}", piece.name, key)
-                                     : fmt::format("{}.{}[{}:{}]", piece.name, key, piece.begin, piece.end);
-      entry["tensors"][key] = name;
-      section.tensors.push_back({name, value.toTensor()});
+      json& list = numbers[key];
+      if (list.is_null()) list = std::vector<json>(spans.size());
+      list[i] = number_of(value, key);
     }
-    list.push_back(std::move(entry));
   }
   return section;
 }
 
-SavedOptimizer::SavedOptimizer(const std::vector<Section>& ranks, const OptimizerLayout& layout)
-    : ranks_(ranks), layout_(layout) {
-  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
-    check_layout(ranks[rank].values, layout);
-    for (const json& piece : ranks[rank].values.at("pieces"))
-      pieces_[piece.at("parameter").get<std::string>()].push_back({rank, &piece});
+void check_optimizer(const Section& saved, const OptimizerLayout& layout) {
+  check_groups(saved.values, layout);
+  const json& parameters = saved.values.at("parameters");
+  for (std::size_t i = 0; i < layout.parameters.size(); ++i) {
+    const auto& [name, parameter] = layout.parameters[i];
+    const json mine = description_of(parameter);
+    const json& theirs = parameters.at(i);
+    if (theirs.at("type") != mine.at("type") || theirs.at("sizes") != mine.at("sizes"))
+      fail("the optimizer's parameter '{}' is {} {} in the checkpoint, but {} here", name,
+           theirs.at("type").get<std::string>(), theirs.at("sizes").dump(), describe(parameter));
   }
-  for (const auto& [name, pieces] : pieces_) {
-    if (!layout.parameters.contains(name))
-      fail("the optimizer's state has parameter '{}', which it does not have here", name);
-    names_.push_back(name);
+}
+
+train::Partition saved_partition(const Section& saved, int ranks) {
+  std::vector<train::BucketLayout> buckets;
+  for (const json& bucket : saved.values.at("buckets")) {
+    buckets.push_back({.count = bucket.at("elements"), .members = {}});
+    for (const json& member : bucket.at("parameters"))
+      buckets.back().members.push_back(
+          {.parameter = member.at(0), .position = member.at(1), .elements = member.at(2)});
   }
+  return {std::move(buckets), ranks};
 }
 
-void SavedOptimizer::check() const {
-  for (const std::string& name : names_) {
-    const torch::Tensor& parameter = layout_.parameters.at(name);
-    const json& first = *pieces_.at(name).front().description;
-    const auto sizes = first.at("sizes").get<std::vector<std::int64_t>>();
-    check_state(name, state(name, 0, c10::multiply_integers(sizes)), parameter);
-  }
-  (void)groups();
-}
-
-std::vector<torch::Tensor> SavedOptimizer::groups() const {
-  std::vector<torch::Tensor> groups;
-  for (std::size_t group = 0; group < layout_.groups.size(); ++group) {
-    for (const Section& section : ranks_) {
-      const torch::Tensor& options = tensor_in(section, options_name(group));
-      if (&section == &ranks_.back() || !options.is_meta()) {
-        groups.push_back(options);
-        break;
-      }
-    }
-  }
-  return groups;
-}
-
-// If the memory of the parameter had another order, all elements are needed.
-bool SavedOptimizer::overlaps(const Piece& piece, const torch::Tensor& parameter, std::int64_t begin,
-                              std::int64_t end) const {
-  const json& description = *piece.description;
-  if (description.at("strides").get<std::vector<std::int64_t>>() != parameter.strides()) return true;
-  return description.at("begin").get<std::int64_t>() < end &&
-         description.at("end").get<std::int64_t>() > begin;
-}
-
-bool SavedOptimizer::has(std::size_t rank, const std::string& parameter, std::int64_t begin,
-                         std::int64_t end) const {
-  const auto found = pieces_.find(parameter);
-  return found != pieces_.end() &&
-         std::any_of(found->second.begin(), found->second.end(), [&](const Piece& piece) {
-           return piece.rank == rank && overlaps(piece, layout_.parameters.at(parameter), begin, end);
-         });
-}
-
-ParameterState SavedOptimizer::state(const std::string& name, std::int64_t begin, std::int64_t end) const {
+OptimizerContent read_optimizer(const Section& saved, const ItemFiles& files, const OptimizerLayout& layout,
+                                const std::vector<train::Span>& wanted,
+                                const std::vector<std::string>& keys) {
   const torch::NoGradGuard no_grad;
-  const torch::Tensor& parameter = layout_.parameters.at(name);
-  const auto& pieces = pieces_.at(name);
-  const json& first = *pieces.front().description;
-  if (first.at("strides").get<std::vector<std::int64_t>>() != parameter.strides()) {
-    begin = 0;
-    end = c10::multiply_integers(first.at("sizes").get<std::vector<std::int64_t>>());
+  const train::Partition partition = saved_partition(saved, files.ranks());
+  // If the memory of a parameter had another order, all elements are needed.
+  const auto strides = [&](std::size_t parameter) {
+    return saved.values.at("parameters").at(parameter).at("strides").get<std::vector<std::int64_t>>();
+  };
+  std::vector<train::Span> spans;
+  std::map<std::size_t, Assembly> assemblies;  // by parameter
+  for (train::Span span : wanted) {
+    const torch::Tensor& parameter = layout.parameters[span.parameter].second;
+    if (parameter.strides() != strides(span.parameter)) span = {span.parameter, 0, parameter.numel()};
+    spans.push_back(span);
+    assemblies[span.parameter] = {.piece = {span, {}}};
   }
-  Assembly assembly(begin, end);
-  for (const Piece& piece : pieces) {
-    if (overlaps(piece, parameter, begin, end)) assembly.add(*piece.description, ranks_[piece.rank]);
+  auto peers = train::by_owner(spans, partition);
+  if (peers.empty()) peers.push_back({.peer = 0, .spans = {}});  // for the options
+  OptimizerContent content;
+  for (const train::PeerSpans& peer : peers) {
+    RankFile file(files, partition, peer.peer);
+    for (std::size_t group = 0; &peer == &peers.front() && group < layout.groups.size(); ++group)
+      content.groups.push_back(file.options(group));
+    for (const train::Span& part : peer.spans)
+      file.take(layout.parameters[part.parameter], part, keys, assemblies.at(part.parameter));
+    file.read(files);
   }
-  return assembly.state(name);
+  for (const train::Span& span : wanted) {
+    const auto& [name, parameter] = layout.parameters[span.parameter];
+    Assembly& assembly = assemblies.at(span.parameter);
+    assembly.require_whole(name);
+    if (assembly.piece.span == span) {
+      content.state.push_back(std::move(assembly.piece));
+      continue;
+    }
+    for (auto& [key, value] : assembly.piece.state) {
+      if (value.isTensor()) value = value.toTensor().as_strided(parameter.sizes(), strides(span.parameter));
+    }
+    content.state.push_back(train::cut(assembly.piece.state, parameter, span));
+  }
+  return content;
 }
 
 }  // namespace lockstep::checkpoint

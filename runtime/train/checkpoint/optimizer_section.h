@@ -1,17 +1,20 @@
-// The state of an optimizer as a section of a checkpoint: whole, or in pieces as ranks hold it.
+// The state of an optimizer in a checkpoint, as the ranks that saved kept it. The first rank's section has the layout: the
+// parameters, the groups, and the buckets; every rank computes from them which rank saved which elements. The section of each
+// rank has its pieces, as tensors, and the numbers of their parameters, which differ if some were not used.
 //
 // Threads: values.
 #pragma once
 
 #include <torch/torch.h>
 
-#include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "runtime/train/checkpoint/item_files.h"
 #include "runtime/train/checkpoint/section.h"
-#include "runtime/train/distributed_optimizer.h"
 #include "runtime/train/optimizer_state.h"
+#include "runtime/train/partition.h"
 
 namespace lockstep::checkpoint {
 
@@ -19,44 +22,26 @@ namespace lockstep::checkpoint {
 struct OptimizerLayout {
   std::string type;                              ///< "AdamW"
   std::vector<std::vector<std::string>> groups;  ///< the names of the parameters in each group
-  std::map<std::string, torch::Tensor> parameters;
+  std::vector<std::pair<std::string, torch::Tensor>> parameters;  ///< of all groups, one after the other
 };
 
-/// The options of the groups, and the state of pieces of parameters.
+/// The section of a rank. `state`: of the spans that `partition` gives to the rank; those without state may be missing.
 Section optimizer_section(const OptimizerLayout& layout, const torch::optim::Optimizer& options,
-                          const std::vector<OptimizerShard::Piece>& pieces);
+                          const train::Partition& partition, int rank,
+                          const std::vector<train::StatePiece>& state);
 
-/// An optimizer's state in a checkpoint, which is put together one parameter at a time. The sections and the layout must
-/// outlive it.
-class SavedOptimizer {
- public:
-  /// Throws Error naming the first difference if the groups or the parameters differ.
-  SavedOptimizer(const std::vector<Section>& ranks, const OptimizerLayout& layout);
+/// Throws Error naming the first difference if the groups or the parameters differ.
+void check_optimizer(const Section& saved, const OptimizerLayout& layout);
 
-  /// Throws Error naming the first difference if the state is not whole or does not fit. Reads no element.
-  void check() const;
+/// As `ranks` ranks saved it.
+train::Partition saved_partition(const Section& saved, int ranks);
 
-  /// The options of the groups, from a section that was loaded.
-  std::vector<torch::Tensor> groups() const;
-  const std::vector<std::string>& parameters() const { return names_; }
-  /// The state in the parameter's shape; only the elements [begin, end), in the order of the parameter's memory, are
-  /// defined. Shares memory with the sections where it can.
-  ParameterState state(const std::string& parameter, std::int64_t begin, std::int64_t end) const;
-  /// Whether the rank's section has some of these elements.
-  bool has(std::size_t rank, const std::string& parameter, std::int64_t begin, std::int64_t end) const;
-
- private:
-  struct Piece {
-    std::size_t rank;
-    const nlohmann::json* description;
-  };
-  bool overlaps(const Piece& piece, const torch::Tensor& parameter, std::int64_t begin,
-                std::int64_t end) const;
-
-  const std::vector<Section>& ranks_;
-  const OptimizerLayout& layout_;
-  std::vector<std::string> names_;  // of the parameters with state
-  std::map<std::string, std::vector<Piece>> pieces_;
+struct OptimizerContent {
+  std::vector<train::StatePiece> state;  ///< of the wanted spans, in their order
+  std::vector<torch::Tensor> groups;     ///< their options
 };
+/// Reads the files that have some of the wanted elements, and verifies them. `keys`: train::state_keys(). Throws Damaged.
+OptimizerContent read_optimizer(const Section& saved, const ItemFiles& files, const OptimizerLayout& layout,
+                                const std::vector<train::Span>& wanted, const std::vector<std::string>& keys);
 
 }  // namespace lockstep::checkpoint

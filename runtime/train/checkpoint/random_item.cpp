@@ -3,6 +3,7 @@
 
 #include "common/error.h"
 #include "runtime/profile/accelerator.h"
+#include "runtime/train/checkpoint/files_of_items.h"
 #include "runtime/train/checkpoint/items.h"
 #include "runtime/train/random_state.h"
 
@@ -42,7 +43,7 @@ std::vector<Generator> generators(const Modules& modules) {
 
 class RandomItem : public Item {
  public:
-  RandomItem(int rank, const Modules& modules) : rank_(static_cast<std::size_t>(rank)), modules_(modules) {}
+  RandomItem(int rank, const Modules& modules) : rank_(rank), modules_(modules) {}
 
   std::string type() const override { return "random"; }
   Kind kind() const override { return Kind::per_node; }
@@ -54,38 +55,45 @@ class RandomItem : public Item {
     return section;
   }
 
-  void check(const std::vector<Section>& ranks) override {
-    const torch::Tensor& saved = tensor_in(ranks.at(0), "cpu");
+  void check(const Section& section) override {
+    const torch::Tensor saved = tensor_in(section, "cpu");
     const torch::Tensor mine = train::state_of(generators(modules_).at(0).generator);
     if (saved.sizes() != mine.sizes())
       fail("the state of the CPU's random generator is {} in the checkpoint, but {} here", describe(saved),
            describe(mine));
   }
 
-  std::vector<bool> needed(const std::vector<Section>& ranks) override {
-    std::vector<bool> needed(ranks.size());
-    needed[rank_ % ranks.size()] = true;
-    return needed;
+  bool reads() const override { return true; }
+
+  void read(const Section& /*saved*/, const ItemFiles& files) override {
+    additional_ = rank_ >= files.ranks();
+    const FileEntry& file = files.of_rank(rank_ % files.ranks());
+    FileBuffer bytes;
+    files.read(file, bytes);
+    read_ = section_in(file, bytes.bytes(), rank_ % files.ranks());
+    for (NamedTensor& tensor : read_.tensors) tensor.tensor = tensor.tensor.clone();
   }
 
   // On more ranks than before, an additional rank gets a seed that is derived from a saved state.
-  void load(const std::vector<Section>& ranks) override {
-    const Section& saved = ranks.at(rank_ % ranks.size());
+  void load(const Section& /*saved*/) override {
+    const Section& saved = read_;
     for (const Generator& generator : generators(modules_)) {
       const auto found =
           std::find_if(saved.tensors.begin(), saved.tensors.end(),
                        [&](const NamedTensor& tensor) { return tensor.name == generator.name; });
       if (found != saved.tensors.end()) train::set_state(generator.generator, found->tensor.clone());
     }
-    if (rank_ < ranks.size()) return;
+    if (!additional_) return;
     const auto drawn = static_cast<std::uint64_t>(
         torch::randint(std::int64_t{1} << 62, {1}, torch::kInt64).item<std::int64_t>());
-    torch::manual_seed(drawn + rank_);
+    torch::manual_seed(drawn + static_cast<std::uint64_t>(rank_));
   }
 
  private:
-  std::size_t rank_;
+  int rank_;
   const Modules& modules_;
+  Section read_;
+  bool additional_ = false;
 };
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 
 #include <algorithm>
+#include <cstring>
 #include <functional>
 #include <span>
 #include <utility>
@@ -16,26 +17,24 @@ namespace {
 
 constexpr std::size_t kReadBytes = std::size_t{4} << 20;
 
-void check_file(FileSystem& system, const std::filesystem::path& path, const FileEntry& file,
-                FileProgress& progress) {
-  const auto status = system.status(path);
-  if (!status || !S_ISREG(status->st_mode)) throw Damaged(fmt::format("it has no {}", file.name));
-  if (static_cast<std::uint64_t>(status->st_size) != file.bytes) {
-    throw Damaged(fmt::format("{} has {} instead of {}", file.name,
-                              format_bytes(static_cast<std::uint64_t>(status->st_size)),
-                              format_bytes(file.bytes)));
+// The manifest of a checkpoint, after a comparison with the sizes of its files.
+Manifest read_manifest(FileSystem& system, const std::filesystem::path& checkpoint, FileProgress& progress) {
+  progress.begin("reading " + (checkpoint / kManifestName).string());
+  const auto text = read_if_there(system, checkpoint / kManifestName);
+  if (!text) throw Damaged(fmt::format("it has no {}", kManifestName));
+  Manifest manifest = manifest_from_text(*text);
+  if (folder_name(manifest.step) != checkpoint.filename())
+    throw Damaged(fmt::format("its manifest is of step {}", manifest.step));
+  for (const FileEntry& file : manifest.files) {
+    const auto status = system.status(checkpoint / file.name);
+    if (!status || !S_ISREG(status->st_mode)) throw Damaged(fmt::format("it has no {}", file.name));
+    if (const auto bytes = static_cast<std::uint64_t>(status->st_size); bytes != file.bytes) {
+      throw Damaged(
+          fmt::format("{} has {} instead of {}", file.name, format_bytes(bytes), format_bytes(file.bytes)));
+    }
+    progress.touch();
   }
-  progress.begin("reading " + path.string(), file.bytes);
-  const UniqueFd fd = system.open(path, O_RDONLY | O_NOFOLLOW);
-  std::vector<std::byte> buffer(std::min<std::uint64_t>(kReadBytes, file.bytes));
-  Digest digest;
-  for (std::uint64_t at = 0; at < file.bytes; at += buffer.size()) {
-    const auto part = std::span(buffer).first(std::min<std::uint64_t>(buffer.size(), file.bytes - at));
-    read_bytes(system, fd.get(), part, at, path, progress);
-    digest.add(part);
-  }
-  if (digest.text() != file.digest)
-    throw Damaged(fmt::format("{} was modified: its digest differs from the manifest's", file.name));
+  return manifest;
 }
 
 }  // namespace
@@ -76,39 +75,60 @@ void read_bytes(FileSystem& system, int file, std::span<std::byte> into, std::ui
   }
 }
 
-Manifest check(FileSystem& system, const std::filesystem::path& checkpoint, FileProgress& progress) {
-  progress.begin("reading " + (checkpoint / kManifestName).string());
-  const auto text = read_if_there(system, checkpoint / kManifestName);
-  if (!text) throw Damaged(fmt::format("it has no {}", kManifestName));
-  Manifest manifest = manifest_from_text(*text);
-  if (folder_name(manifest.step) != checkpoint.filename())
-    throw Damaged(fmt::format("its manifest is of step {}", manifest.step));
-  for (const FileEntry& file : manifest.files) check_file(system, checkpoint / file.name, file, progress);
-  return manifest;
+void read_file(FileSystem& system, const std::filesystem::path& checkpoint, const FileEntry& file,
+               std::vector<FilePart> parts, FileProgress& progress) {
+  const std::filesystem::path path = checkpoint / file.name;
+  std::sort(parts.begin(), parts.end(),
+            [](const FilePart& a, const FilePart& b) { return a.offset < b.offset; });
+  progress.begin("reading " + path.string(), file.bytes);
+  const UniqueFd fd = system.open(path, O_RDONLY | O_NOFOLLOW);
+  std::vector<std::byte> buffer(std::min<std::uint64_t>(kReadBytes, file.bytes));
+  Digest digest;
+  auto part = parts.begin();  // the first that is not complete
+  for (std::uint64_t at = 0; at < file.bytes; at += buffer.size()) {
+    const auto piece = std::span(buffer).first(std::min<std::uint64_t>(buffer.size(), file.bytes - at));
+    read_bytes(system, fd.get(), piece, at, path, progress);
+    digest.add(piece);
+    const std::uint64_t end = at + piece.size();
+    for (auto one = part; one != parts.end() && one->offset < end; ++one) {
+      const std::uint64_t from = std::max(at, one->offset);
+      const std::uint64_t to = std::min<std::uint64_t>(end, one->offset + one->into.size());
+      if (from < to) std::memcpy(&one->into[from - one->offset], &piece[from - at], to - from);
+      if (one == part && one->offset + one->into.size() <= end) ++part;
+    }
+  }
+  if (digest.text() != file.digest)
+    throw Damaged(fmt::format("{} was modified: its digest differs from the manifest's", file.name));
 }
 
-std::optional<Found> find_newest(FileSystem& system, const std::filesystem::path& folder,
-                                 FileProgress& progress,
-                                 const std::function<void(const std::string&)>& skipped) {
-  std::string damaged_line;
-  std::vector<std::filesystem::path> damaged;
-  progress.begin("listing " + folder.string());
-  for (const std::int64_t step : steps_in(system, folder)) {
-    const std::filesystem::path checkpoint = folder / folder_name(step);
+CheckpointSearch::CheckpointSearch(FileSystem& system, const std::filesystem::path& folder,
+                                   FileProgress& progress, std::function<void(const std::string&)> skipped)
+    : system_(system), folder_(folder), progress_(progress), skipped_(std::move(skipped)) {
+}
+
+std::optional<Found> CheckpointSearch::next() {
+  if (!steps_) {
+    progress_.begin("listing " + folder_.string());
+    steps_ = steps_in(system_, folder_);
+  }
+  while (tried_ < steps_->size()) {
+    const std::filesystem::path checkpoint = folder_ / folder_name((*steps_)[tried_++]);
+    if (!line_.empty()) skipped_(line_ + "; using the one before it");
     try {
-      if (!damaged_line.empty()) skipped(damaged_line + "; using the one before it");
-      Manifest manifest = check(system, checkpoint, progress);
-      return Found{.folder = checkpoint, .manifest = std::move(manifest), .damaged = std::move(damaged)};
+      return Found{.folder = checkpoint, .manifest = read_manifest(system_, checkpoint, progress_)};
     } catch (const Damaged& damage) {
-      damaged_line = fmt::format("the checkpoint {} is damaged: {}", checkpoint.string(), damage.what());
-      damaged.push_back(checkpoint);
+      reject(damage.what());
     } catch (const Error& error) {
       fail("cannot resume from {}: {}", checkpoint.string(), error.what());
     }
   }
-  if (damaged_line.empty()) return std::nullopt;
-  fail("{}, and there is no older one: move {} away to start from the beginning", damaged_line,
-       folder.string());
+  if (line_.empty()) return std::nullopt;
+  fail("{}, and there is no older one: move {} away to start from the beginning", line_, folder_.string());
+}
+
+void CheckpointSearch::reject(const std::string& damage) {
+  damaged_.push_back(folder_ / folder_name(steps_->at(tried_ - 1)));
+  line_ = fmt::format("the checkpoint {} is damaged: {}", damaged_.back().string(), damage);
 }
 
 }  // namespace lockstep::checkpoint

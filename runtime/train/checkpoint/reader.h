@@ -17,14 +17,13 @@
 
 namespace lockstep::checkpoint {
 
-/// A checkpoint whose files have the sizes and digests of its manifest.
+/// A checkpoint whose files have the sizes of its manifest.
 struct Found {
-  std::filesystem::path folder = {};
-  Manifest manifest = {};
-  std::vector<std::filesystem::path> damaged = {};  ///< the newer checkpoints, which find_newest() skipped
+  std::filesystem::path folder;
+  Manifest manifest;
 };
 
-/// The steps of all checkpoints in the folder, damaged ones included, the newest first. Empty if the folder
+/// The steps of the checkpoints in the folder, complete or damaged, newest first; empty if the folder
 /// does not exist. Throws Error if it is not a folder.
 std::vector<std::int64_t> steps_in(FileSystem& system, const std::filesystem::path& folder);
 
@@ -35,15 +34,40 @@ std::optional<std::string> read_if_there(FileSystem& system, const std::filesyst
 void read_bytes(FileSystem& system, int file, std::span<std::byte> into, std::uint64_t offset,
                 const std::filesystem::path& path, FileProgress& progress);
 
-/// Reads the manifest of one checkpoint and compares all of its files with it, in memory for a few MiB. Throws Damaged,
-/// or Error for another format version.
-Manifest check(FileSystem& system, const std::filesystem::path& checkpoint, FileProgress& progress);
+/// A part of a file that is needed in memory.
+struct FilePart {
+  std::uint64_t offset = 0;
+  std::span<std::byte> into;
+};
+/// Reads a file of the checkpoint from begin to end, in memory for a few MiB, compares it with the manifest, and puts the
+/// parts into their places. Throws Damaged.
+void read_file(FileSystem& system, const std::filesystem::path& checkpoint, const FileEntry& file,
+               std::vector<FilePart> parts, FileProgress& progress);
 
-/// Finds the newest checkpoint that is not damaged, and calls `skipped` with a line for each damaged one
-/// before it. Returns nullopt if there is no checkpoint; throws Error if all are damaged, or if the newest
-/// has another format version.
-std::optional<Found> find_newest(FileSystem& system, const std::filesystem::path& folder,
-                                 FileProgress& progress,
-                                 const std::function<void(const std::string&)>& skipped);
+/// Goes through the checkpoints of a folder, the newest first, until one is not damaged.
+class CheckpointSearch {
+ public:
+  /// `skipped` is called with a line for each damaged checkpoint that has one before it.
+  CheckpointSearch(FileSystem& system, const std::filesystem::path& folder, FileProgress& progress,
+                   std::function<void(const std::string&)> skipped);
+
+  /// The next checkpoint whose manifest and sizes are right; nullopt if the folder has no checkpoint. Throws Error if all
+  /// are damaged, or if the next one has another format version.
+  std::optional<Found> next();
+  /// The checkpoint that next() returned is damaged.
+  void reject(const std::string& damage);
+
+  const std::vector<std::filesystem::path>& damaged() const { return damaged_; }
+
+ private:
+  FileSystem& system_;
+  std::filesystem::path folder_;
+  FileProgress& progress_;
+  std::function<void(const std::string&)> skipped_;
+  std::optional<std::vector<std::int64_t>> steps_;
+  std::size_t tried_ = 0;
+  std::string line_;  // of the last damaged one
+  std::vector<std::filesystem::path> damaged_;
+};
 
 }  // namespace lockstep::checkpoint

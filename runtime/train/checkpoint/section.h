@@ -11,6 +11,8 @@
 
 namespace lockstep::checkpoint {
 
+class ItemFiles;
+
 struct NamedTensor {
   std::string name;
   torch::Tensor tensor;
@@ -39,14 +41,17 @@ class Item {
 
   virtual Section save() = 0;
 
-  /// Throws Error naming the first difference if load() could not load the state; changes nothing. `ranks`
-  /// has one section, or one for each rank that saved. The tensors have no memory, except those of small items.
-  virtual void check(const std::vector<Section>& ranks) = 0;
-  /// Which sections load() uses on this rank. The tensors of the others will have no memory then either.
-  virtual std::vector<bool> needed(const std::vector<Section>& ranks) {
-    return std::vector<bool>(ranks.size(), true);
-  }
-  virtual void load(const std::vector<Section>& ranks) = 0;
+  /// Throws Error naming the first difference if load() could not load the state; changes nothing. `saved`: of the first
+  /// rank. The tensors have no memory, except those of small items.
+  virtual void check(const Section& saved) = 0;
+
+  /// Whether read() takes from the item's files what this rank needs. Otherwise load() gets the first rank's section with
+  /// its tensors.
+  virtual bool reads() const { return false; }
+  /// Reads and verifies, and changes nothing yet. Another thread calls it; throws Damaged.
+  virtual void read(const Section& /*saved*/, const ItemFiles& /*files*/) {}
+
+  virtual void load(const Section& saved) = 0;
 
   /// Items load in this order. `refusing` is for objects that can refuse only while they load.
   enum class Order { refusing, tensors, last };

@@ -176,6 +176,7 @@ TensorFile parse(std::span<const std::byte> bytes, std::uint64_t file_bytes, boo
         size *= static_cast<std::uint64_t>(side);
       }
       if (from > to || to > file_bytes - begin || to - from != size) fail("the place of '{}' is wrong", name);
+      file.offsets.push_back(begin + from);
       // LibTorch has no tensors of const memory; nobody writes to these.
       file.tensors.push_back(
           {name, has_elements

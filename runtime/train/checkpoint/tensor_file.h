@@ -8,6 +8,7 @@
 #include <torch/torch.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <span>
 #include <string>
@@ -54,7 +55,8 @@ class TensorCopies {
 };
 
 struct TensorFile {
-  std::vector<NamedTensor> tensors;  ///< views of the bytes
+  std::vector<NamedTensor> tensors;    ///< views of the bytes
+  std::vector<std::uint64_t> offsets;  ///< of the tensors' elements in the file
   Metadata metadata;
 };
 

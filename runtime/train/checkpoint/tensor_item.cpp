@@ -19,20 +19,20 @@ class TensorItem : public Item {
     return {.tensors = {{kValue, tensor_}}};
   }
 
-  void check(const std::vector<Section>& ranks) override {
-    const torch::Tensor& saved = tensor_in(ranks.at(0), kValue);
+  void check(const Section& section) override {
+    const torch::Tensor value = tensor_in(section, kValue);
     if (!tensor_.defined()) return;
-    if (saved.sizes() != tensor_.sizes() || saved.scalar_type() != tensor_.scalar_type())
-      fail("it is {} in the checkpoint, but {} here", describe(saved), describe(tensor_));
+    if (value.sizes() != tensor_.sizes() || value.scalar_type() != tensor_.scalar_type())
+      fail("it is {} in the checkpoint, but {} here", describe(value), describe(tensor_));
   }
 
-  void load(const std::vector<Section>& ranks) override {
+  void load(const Section& section) override {
     const torch::NoGradGuard no_grad;
-    const torch::Tensor& saved = tensor_in(ranks.at(0), kValue);
+    const torch::Tensor value = tensor_in(section, kValue);
     if (tensor_.defined()) {
-      tensor_.detach().copy_(saved);
+      tensor_.detach().copy_(value);
     } else {
-      tensor_ = saved.clone();
+      tensor_ = value.clone();
     }
   }
 

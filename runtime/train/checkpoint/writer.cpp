@@ -49,7 +49,8 @@ void Writer::write(std::int64_t step, const std::vector<OutgoingFile>& files, co
     system_.make_folder(folder, 0777);
     RankReport mine;
     for (const OutgoingFile& file : files)
-      mine.files.push_back({file.name, file.item, options_.rank, file.bytes.size(), digest_of(file.bytes)});
+      mine.files.push_back(
+          {file.name, file.item, options_.rank, file.bytes.size(), digest_of(file.bytes), file.ranks});
     write_files(folder, files, mine.files, released);
     report(folder, mine);
     if (options_.rank == 0) publish(folder, step, writers);

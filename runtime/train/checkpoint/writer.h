@@ -48,6 +48,7 @@ struct OutgoingFile {
   std::string name;
   std::string item;
   std::span<const std::byte> bytes;
+  std::vector<int> ranks = {};  ///< as in FileEntry
 };
 
 /// Makes the folder and those above it that do not exist, durably.

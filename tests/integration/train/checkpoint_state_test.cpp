@@ -5,7 +5,9 @@
 
 #include <fstream>
 
+#include "common/files.h"
 #include "tests/integration/train/checkpoint_world.h"
+#include "tests/integration/train/optimizer_archive.h"
 
 namespace lockstep::testing {
 namespace {
@@ -95,6 +97,50 @@ TEST(Loading, NeedsMemoryForTheLargestObjectAndKeepsNone) {
   checkpointer.load_latest();
   EXPECT_LT(memory("VmHWM") - before, 48);
   EXPECT_LT(memory("VmRSS") - before, 8);
+}
+
+TEST(Loading, ADamagedPartOfAnyRankTakesTheCheckpointBefore) {
+  const SharedFolder folder;
+  Net net;
+  DistributedDataParallel ddp(net, world(), small_buckets());
+  DistributedOptimizer<torch::optim::AdamW> optimizer(ddp, kDecayingAdamW);
+  SavedOptimizer first;
+  {
+    Checkpointer checkpointer(world(), folder / "run");
+    checkpointer.add("optimizer", optimizer);
+    for (const std::int64_t step : {1, 2}) {
+      const auto inputs = my_part(rows(4 * world().size(), static_cast<std::uint64_t>(step)));
+      ddp.backward(sum_of_squares(ddp(inputs), torch::zeros_like(inputs)), 4);
+      optimizer.step();
+      if (step == 1) first = state_on_rank_0(optimizer);
+      checkpointer.save(step);
+    }
+  }
+  any_rank(false);
+  if (world().rank() == 0) {
+    const auto file = folder / fmt::format("run/step-000002/optimizer-{:05}.safetensors", world().size() - 1);
+    std::string bytes = read_text_file(file);
+    bytes.back() = static_cast<char>(bytes.back() ^ 1);
+    write_file_atomically(file, bytes);
+  }
+  any_rank(false);
+  Net other;
+  DistributedDataParallel other_ddp(other, world(), small_buckets());
+  DistributedOptimizer<torch::optim::AdamW> loaded(other_ddp, kDecayingAdamW);
+  Checkpointer again(world(), folder / "run");
+  again.add("optimizer", loaded);
+  ::testing::internal::CaptureStderr();
+  EXPECT_EQ(again.load_latest(), 1);
+  const std::string said = ::testing::internal::GetCapturedStderr();
+  EXPECT_EQ(said.find(fmt::format("step-000002 is damaged: optimizer-{:05}.safetensors was modified",
+                                  world().size() - 1)) != std::string::npos,
+            world().rank() == 0)
+      << said;
+  const SavedOptimizer after = state_on_rank_0(loaded);
+  ASSERT_EQ(after.parameters.size(), first.parameters.size());
+  for (const auto& [name, state] : first.parameters)
+    EXPECT_TRUE(
+        same_bits(state.at("exp_avg").toTensor(), after.parameters.at(name).at("exp_avg").toTensor()));
 }
 
 }  // namespace

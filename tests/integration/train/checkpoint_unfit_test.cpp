@@ -153,7 +153,7 @@ TEST_F(Unfit, AnotherFormatVersionIsRefused) {
   const auto path = folder_ / "run/step-000001" / checkpoint::kManifestName;
   if (world().rank() == 0) {
     std::string text = read_text_file(path);
-    const std::string version = "\"format\": 1";
+    const std::string version = "\"format\": 2";
     write_file_atomically(path, text.replace(text.find(version), version.size(), "\"format\": 9"));
   }
   Net net;

@@ -76,6 +76,31 @@ TEST(NodeGroup, AddsUpDataInSlotsInSharedMemoryAndInOtherMemory) {
   });
 }
 
+TEST(NodeGroup, ExchangesMessagesInSharedMemory) {
+  const int ranks = 3;
+  Node(ranks).run([&](NodeGroup& group, int rank) {
+    for (std::size_t round = 0; round < 100; ++round) {
+      const int next = (rank + 1) % ranks;
+      const int before = (rank + 2) % ranks;
+      std::vector<int> sent(round * 50, rank);
+      std::vector<int> received(round * 50, -1);
+      auto task = std::make_shared<Task>();
+      task->request.kind = OperationKind::exchange;
+      task->sends = {{next, sent.data(), sent.size() * sizeof(int)}};
+      task->receives = {{before, received.data(), received.size() * sizeof(int)}};
+      task->operation = std::make_shared<Operation>("messages");
+      group.add(task);
+      std::vector<float> values(10, 1.0F);
+      const auto sum = sum_of(values);
+      group.add(sum);
+      wait_for(group, *sum);
+      ASSERT_TRUE(task->operation->done());
+      ASSERT_THAT(received, Each(before));
+      ASSERT_THAT(values, Each(3.0F));
+    }
+  });
+}
+
 TEST(NodeGroup, TakesMoreOperationsThanThereAreSlots) {
   Node(2).run([&](NodeGroup& group, int /*rank*/) {
     std::vector<std::vector<float>> values(3 * kSlots, std::vector<float>(1, 1.0F));

@@ -5,7 +5,10 @@
 #include <gtest/gtest.h>
 
 #include "common/error.h"
+#include "common/files.h"
 #include "runtime/comm/single/communicator.h"
+#include "runtime/train/checkpoint/digest.h"
+#include "tests/unit/exporters/temporary_folder.h"
 
 namespace lockstep::checkpoint {
 namespace {
@@ -23,8 +26,8 @@ class RankState : public Item {
   std::string type() const override { return "random"; }
   Kind kind() const override { return kind_; }
   Section save() override { return section_of(rank_); }
-  void check(const std::vector<Section>& /*ranks*/) override {}
-  void load(const std::vector<Section>& /*ranks*/) override {}
+  void check(const Section& /*saved*/) override {}
+  void load(const Section& /*saved*/) override {}
 
  private:
   Kind kind_;
@@ -37,27 +40,35 @@ std::vector<NamedItem> items(Item::Kind kind, int rank = 0) {
   return items;
 }
 
-/// A checkpoint in memory.
+/// A checkpoint.
 struct Saved {
   void add(int rank, const std::vector<OutgoingFile>& files) {
     for (const OutgoingFile& file : files) {
-      headers.manifest.files.push_back({file.name, file.item, rank, file.bytes.size(), ""});
-      headers.bytes.emplace_back(reinterpret_cast<const char*>(file.bytes.data()), file.bytes.size());
+      manifest.files.push_back(
+          {file.name, file.item, rank, file.bytes.size(), digest_of(file.bytes), file.ranks});
+      write_file_atomically(folder / file.name,
+                            {reinterpret_cast<const char*>(file.bytes.data()), file.bytes.size()});
     }
   }
-  void expect(int ranks) const {
-    const SavedItem item = saved_items(headers).at("random");
-    ASSERT_EQ(item.ranks.size(), static_cast<std::size_t>(ranks));
+  void expect(int ranks) {
+    const ItemFiles files(FileSystem::real(), folder.path(), manifest, "random", progress);
+    ASSERT_EQ(files.ranks(), ranks);
     for (int rank = 0; rank < ranks; ++rank) {
-      const auto at = static_cast<std::size_t>(rank);
-      EXPECT_EQ(item.ranks[at].values.at("rank"), rank);
-      const std::string& bytes = headers.bytes[item.files[at]];
-      const Section section =
-          section_in(headers.manifest.files[item.files[at]], std::as_bytes(std::span(bytes)), rank);
+      FileBuffer bytes;
+      files.read(files.of_rank(rank), bytes);
+      const Section section = section_in(files.of_rank(rank), bytes.bytes(), rank);
+      EXPECT_EQ(section.values.at("rank"), rank);
       EXPECT_TRUE(torch::equal(tensor_in(section, "cpu"), tensor_in(section_of(rank), "cpu"))) << rank;
     }
+    const Headers headers = read_headers(FileSystem::real(), {folder.path(), manifest}, progress);
+    EXPECT_EQ(headers.bytes.size(), 1U) << "the first file describes the item";
+    const SavedItem item = saved_items(headers).at("random");
+    EXPECT_EQ(item.section.values.at("rank"), 0);
+    EXPECT_TRUE(tensor_in(item.section, "cpu").is_meta());
   }
-  Headers headers;
+  testing::TemporaryFolder folder;
+  FileProgress progress;
+  Manifest manifest;
 };
 
 TEST(FilesOfItems, TheRanksOfANodeShareAFileAndNeedNotBeNeighbours) {
@@ -88,7 +99,7 @@ TEST(FilesOfItems, AMissingRankIsNamed) {
   std::deque<FileBuffer> buffers;
   Saved saved;
   saved.add(0, snapshot(items(Item::Kind::per_node), 0, of_node, buffers));
-  EXPECT_THAT([&] { saved_items(saved.headers); }, ThrowsMessage<Error>(HasSubstr("'random' of rank 1")));
+  EXPECT_THAT([&] { saved.expect(3); }, ThrowsMessage<Damaged>(HasSubstr("'random' of rank 1")));
 }
 
 TEST(FilesOfItems, SectionsAreGatheredOnTheFirstRankOfTheNode) {

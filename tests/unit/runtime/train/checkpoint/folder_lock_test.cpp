@@ -3,12 +3,17 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <csignal>
+#include <cstdlib>
+#include <fstream>
 #include <optional>
+#include <thread>
 
+#include "common/environment.h"
 #include "common/error.h"
 #include "common/files.h"
 #include "tests/unit/exporters/temporary_folder.h"
@@ -27,22 +32,42 @@ class FolderLocks : public ::testing::Test {
     LockHolder holder = LockHolder::here(run);
     holder.node = "n1";
     holder.machine = machine;
+    holder.cluster = "c";
     holder.job = job;
+    holder.step = "0";
     return holder;
   }
+  /// A holder on another node that did not remove its lock.
+  void leave_lock(const LockHolder& holder) const {
+    const auto lock = take(holder);
+    std::filesystem::copy_file(folder_ / ".lock", folder_ / "copy");
+    std::filesystem::rename(folder_ / "copy", folder_ / ".lock");
+  }
+  /// A squeue with this body.
+  void set_squeue(const std::string& body) {
+    std::filesystem::create_directory(folder_ / "bin");
+    std::ofstream(folder_ / "bin/squeue")
+        << "#!/bin/sh\necho \"$*\" >> " << (folder_ / "asked").string() << "\n"
+        << body << "\n";
+    std::filesystem::permissions(folder_ / "bin/squeue", std::filesystem::perms::owner_all);
+    ::setenv("PATH", ((folder_ / "bin").string() + ":" + path_).c_str(), 1);
+  }
+  void TearDown() override { ::setenv("PATH", path_.c_str(), 1); }
   std::unique_ptr<FolderLock> take(const LockHolder& mine, FolderLockOptions options = {}) const {
     return std::make_unique<FolderLock>(FileSystem::real(), folder_.path(), mine, std::move(options));
   }
   bool locked() const { return std::filesystem::exists(folder_ / ".lock"); }
 
   testing::TemporaryFolder folder_;
+  std::string path_ = environment::get_or("PATH", "");
 };
 
 TEST_F(FolderLocks, ASecondTrainingGetsALineThatNamesTheFirst) {
   const auto first = take(holder("12", "a"));
-  EXPECT_THAT([&] { take(holder("13", "b"), {.grace = 20ms}); },
-              ThrowsMessage<Error>(AllOf(HasSubstr(fmt::format("job 12 (process {} on n1) uses", ::getpid())),
-                                         HasSubstr(folder_.path().string()))));
+  EXPECT_THAT(
+      [&] { take(holder("13", "b"), {.grace = 20ms}); },
+      ThrowsMessage<Error>(AllOf(HasSubstr(fmt::format("step 12.0 (process {} on n1) uses", ::getpid())),
+                                 HasSubstr(folder_.path().string()))));
   EXPECT_THAT([&] { take(holder("", "b"), {.grace = 0ms}); },
               ThrowsMessage<Error>(HasSubstr("give each training a folder")));
   EXPECT_FALSE(first->lost());
@@ -65,7 +90,7 @@ TEST_F(FolderLocks, AKilledHolderOnThisNodeIsNoticedAtOnce) {
   EXPECT_EQ(take(holder("13", "b"))->dead_run(), "a");
 }
 
-TEST_F(FolderLocks, ARequeuedJobWaitsForTheEndOfItsEarlierRun) {
+TEST_F(FolderLocks, AnotherStepOfTheJobWaitsForTheEndOfTheFirst) {
   auto first = take(holder("12", "a"));
   int waits = 0;
   FolderLockOptions options;
@@ -76,26 +101,93 @@ TEST_F(FolderLocks, ARequeuedJobWaitsForTheEndOfItsEarlierRun) {
   EXPECT_EQ(waits, 2);
 }
 
-TEST_F(FolderLocks, ARequeuedJobDoesNotWaitForEver) {
+TEST_F(FolderLocks, AnotherStepOfTheJobDoesNotWaitForEver) {
   const auto first = take(holder("12", "a"));
-  EXPECT_THAT([&] { take(holder("12", "b"), {.wait = 20ms}); }, ThrowsMessage<Error>(HasSubstr("job 12")));
+  EXPECT_THAT([&] { take(holder("12", "b"), {.wait = 20ms}); }, ThrowsMessage<Error>(HasSubstr("step 12.0")));
 }
 
-TEST_F(FolderLocks, AHolderOnAnotherNodeLivesAsLongAsItsLockChanges) {
-  {
-    const auto first = take(holder("12", "a", "elsewhere"), {.beat = 10ms});
-    EXPECT_THAT([&] { take(holder("13", "b"), {.grace = 0ms}); }, ThrowsMessage<Error>(HasSubstr("job 12")));
+TEST_F(FolderLocks, OfProcessesThatAskTogetherOneHasTheLock) {
+  constexpr int kProcesses = 4;
+  leave_lock(holder("12", "dead", "elsewhere"));
+  set_squeue("");
+  std::vector<pid_t> children;
+  for (int i = 0; i < kProcesses; ++i) {
+    children.push_back(::fork());
+    if (children.back() != 0) continue;
+    int code = 0;
+    for (int round = 0; round < 10; ++round) {
+      const auto lock = take(holder("12", fmt::format("{}-{}", i, round)));
+      if (::mkdir((folder_ / "inside").c_str(), 0700) != 0) code = 1;
+      ::rmdir((folder_ / "inside").c_str());
+    }
+    ::_exit(code);
   }
-  const auto silent = take(holder("12", "a", "elsewhere"));
-  EXPECT_EQ(take(holder("13", "b"), {.stale = 100ms})->dead_run(), "a");
+  for (const pid_t child : children) {
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    EXPECT_EQ(status, 0);
+  }
+  EXPECT_FALSE(locked());
+  for (const auto& entry : std::filesystem::directory_iterator(folder_.path()))
+    EXPECT_FALSE(entry.path().filename().string().starts_with(".lock")) << entry.path();
+}
+
+TEST_F(FolderLocks, AHolderOnAnotherNodeIsDeadWhenSlurmNoLongerKnowsItsStep) {
+  leave_lock(holder("12", "a", "elsewhere"));
+  set_squeue("echo 12.0");
+  EXPECT_THAT([&] { take(holder("13", "b"), {.grace = 0ms}); }, ThrowsMessage<Error>(HasSubstr("step 12.0")));
+  EXPECT_THAT(read_text_file(folder_ / "asked"), HasSubstr("--steps=12.0"));
+  set_squeue("");
+  EXPECT_EQ(take(holder("13", "b"))->dead_run(), "a");
+}
+
+TEST_F(FolderLocks, OutsideAStepTheJobCounts) {
+  LockHolder batch = holder("12", "a", "elsewhere");
+  batch.step.clear();
+  leave_lock(batch);
+  set_squeue("echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1");
+  EXPECT_EQ(take(holder("13", "b"))->dead_run(), "a");
+  EXPECT_THAT(read_text_file(folder_ / "asked"), HasSubstr("--jobs=12"));
+}
+
+TEST_F(FolderLocks, WithoutAnAnswerTheLockIsTakenByHandOnly) {
+  leave_lock(holder("12", "a", "elsewhere"));
+  set_squeue("echo 'Unable to contact slurm controller' >&2; exit 1");
+  EXPECT_THAT([&] { take(holder("13", "b"), {.grace = 0ms}); },
+              ThrowsMessage<Error>(AllOf(HasSubstr("step 12.0"), HasSubstr("CheckpointerOptions::force"))));
+  EXPECT_EQ(take(holder("13", "b"), {.force = true})->dead_run(), "a");
+}
+
+TEST_F(FolderLocks, AnotherClusterIsNotAskedForTheHolder) {
+  LockHolder other = holder("12", "a", "elsewhere");
+  other.cluster = "d";
+  leave_lock(other);
+  set_squeue("");
+  EXPECT_THAT([&] { take(holder("13", "b"), {.grace = 0ms}); }, ThrowsMessage<Error>(HasSubstr("step 12.0")));
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "asked"));
+}
+
+TEST_F(FolderLocks, ByHandALivingHolderKeepsTheLock) {
+  const auto first = take(holder("12", "a"));
+  EXPECT_THAT([&] { take(holder("13", "b"), {.grace = 0ms, .force = true}); },
+              ThrowsMessage<Error>(HasSubstr("step 12.0")));
+  EXPECT_FALSE(first->lost());
+}
+
+TEST_F(FolderLocks, ARequeuedJobTakesTheLockOfItsEarlierRun) {
+  leave_lock(holder("12", "a", "elsewhere"));
+  set_squeue("echo 12.0");  // its own step
+  LockHolder again = holder("12", "b");
+  again.restart = "1";
+  EXPECT_EQ(take(again)->dead_run(), "a");
 }
 
 TEST_F(FolderLocks, ALockThatIsTakenOverIsLost) {
-  const auto first = take(holder("12", "a", "elsewhere"), {.beat = 200ms});
-  const std::string text = read_text_file(folder_ / ".lock");
+  const auto first = take(holder("12", "a", "elsewhere"));
   std::filesystem::remove(folder_ / ".lock");
+  EXPECT_TRUE(first->lost());
   const auto second = take(holder("13", "b"));
-  while (!first->lost()) std::this_thread::sleep_for(5ms);
+  EXPECT_TRUE(first->lost());
   EXPECT_FALSE(second->lost());
   EXPECT_THAT(read_text_file(folder_ / ".lock"), HasSubstr("\"run\":\"b\""));
 }

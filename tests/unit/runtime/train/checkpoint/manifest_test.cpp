@@ -17,7 +17,7 @@ const Manifest kManifest{.step = 123,
                          .ranks = 2,
                          .training = "5f0c",
                          .files = {{"model.safetensors", "model", 0, 1000, "aa"},
-                                   {"random-00001.safetensors", "random", 1, 20, "bb"}}};
+                                   {"random-00001.safetensors", "random", 1, 20, "bb", {1, 3}}}};
 
 std::string replaced(std::string text, const std::string& from, const std::string& to) {
   return text.replace(text.find(from), from.size(), to);
@@ -32,6 +32,8 @@ TEST(Manifest, IsReadAsItWasWritten) {
   EXPECT_EQ(read.files[1].name, "random-00001.safetensors");
   EXPECT_EQ(read.files[1].item, "random");
   EXPECT_EQ(read.files[1].rank, 1);
+  EXPECT_EQ(read.files[1].ranks, (std::vector<int>{1, 3}));
+  EXPECT_TRUE(read.files[0].ranks.empty());
   EXPECT_EQ(read.files[0].bytes, 1000U);
   EXPECT_EQ(read.files[0].digest, "aa");
 }
@@ -46,14 +48,14 @@ TEST(Manifest, ThatWasModifiedIsDamaged) {
 }
 
 TEST(Manifest, OfAnotherFormatVersionIsRefusedAndNotCalledDamaged) {
-  const std::string text = replaced(to_text(kManifest), "\"format\": 1", "\"format\": 2");
+  const std::string text = replaced(to_text(kManifest), "\"format\": 2", "\"format\": 3");
   try {
     manifest_from_text(text);
     FAIL();
   } catch (const Damaged&) {
     FAIL() << "it would be skipped";
   } catch (const Error& error) {
-    EXPECT_THAT(error.what(), HasSubstr("format version 2, but this program reads version 1"));
+    EXPECT_THAT(error.what(), HasSubstr("format version 3, but this program reads version 2"));
   }
 }
 

@@ -91,13 +91,27 @@ class Checkpoints : public ::testing::Test {
   /// The step of the newest checkpoint, after comparing its content; -1 if there is none.
   std::int64_t newest(std::vector<std::string>* skipped = nullptr) const {
     FileProgress progress;
-    const auto found =
-        find_newest(FileSystem::real(), folder_ / "run", progress, [&](const std::string& line) {
-          if (skipped != nullptr) skipped->push_back(line);
-        });
+    CheckpointSearch search(FileSystem::real(), folder_ / "run", progress, [&](const std::string& line) {
+      if (skipped != nullptr) skipped->push_back(line);
+    });
+    const auto found = find(search, progress);
     if (!found) return -1;
     EXPECT_EQ(read_text_file(found->folder / "model-0"), content(found->manifest.step, 0));
     return found->manifest.step;
+  }
+
+  /// The first one whose files are all as they were written.
+  static std::optional<Found> find(CheckpointSearch& search, FileProgress& progress) {
+    while (auto found = search.next()) {
+      try {
+        for (const FileEntry& file : found->manifest.files)
+          read_file(FileSystem::real(), found->folder, file, {}, progress);
+        return found;
+      } catch (const Damaged& damage) {
+        search.reject(damage.what());
+      }
+    }
+    return std::nullopt;
   }
 
   std::vector<std::string> names() const {
@@ -259,10 +273,11 @@ TEST_F(Checkpoints, ADamagedOneThatIsSetAsideDoesNotCountAsOne) {
   for (const int step : {5, 10}) write(step);
   write_file_atomically(folder_ / "run/step-000010/model-0", "damaged");
   FileProgress progress;
-  const auto found = find_newest(FileSystem::real(), folder_ / "run", progress, [](const std::string&) {});
-  EXPECT_THAT(found->damaged, ElementsAre(folder_ / "run/step-000010"));
+  CheckpointSearch search(FileSystem::real(), folder_ / "run", progress, [](const std::string&) {});
+  find(search, progress);
+  EXPECT_THAT(search.damaged(), ElementsAre(folder_ / "run/step-000010"));
   Writer writer(options(), FileSystem::real());
-  writer.rename_damaged(found->damaged.at(0));
+  writer.rename_damaged(search.damaged().at(0));
   write(writer, 15);
   EXPECT_THAT(names(), ElementsAre("damaged-step-000010-r", "step-000005", "step-000015"));
 }
@@ -296,7 +311,8 @@ TEST_F(Checkpoints, TheLastRankToFinishMakesItValid) {
   rank0.join();
   EXPECT_EQ(newest(), 7);
   FileProgress progress;
-  const Manifest manifest = check(FileSystem::real(), folder_ / "run/step-000007", progress);
+  CheckpointSearch search(FileSystem::real(), folder_ / "run", progress, [](const std::string&) {});
+  const Manifest manifest = find(search, progress).value().manifest;
   ASSERT_EQ(manifest.files.size(), 6U);
   EXPECT_EQ(read_text_file(folder_ / "run/step-000007" / manifest.files[4].name), content(7, 2));
   EXPECT_EQ(manifest.files[4].rank, 2);
