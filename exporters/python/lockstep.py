@@ -231,8 +231,7 @@ class _Record:
         slot = _RING + index % _RING_STEPS * _STEP_WORDS
         self.words[slot : slot + _STEP_WORDS] = step
         self._publish()
-        # A record in memory would be lost with a process that is killed or calls os._exit.
-        if not self.folder and end_ns >= self.copy_due_ns:
+        if not self.folder and end_ns >= self.copy_due_ns:  # SIGKILL and os._exit would lose what is only in memory
             self.copy_due_ns = end_ns + 30 * _SAMPLE_NS
             self.save()
 
