@@ -106,8 +106,8 @@ if(LOCKSTEP_WITH_PLUGIN AND LOCKSTEP_WITH_STAGING)
 endif()
 if(LOCKSTEP_WITH_STAGING AND LOCKSTEP_WITH_EXPORTERS)
   lockstep_package(tools lockstep-tools "Packs training data, plans batches and reports on jobs"
-    "lockstep-pack makes and reads packed data, lockstep-plan makes batches of equal\n work, lockstep-report and lockstep-top show where the time of a job goes."
-    RECOMMENDS python3)  # for lockstep.py
+    "lockstep-pack makes and reads packed data, lockstep-plan makes batches of equal\n work, lockstep-report and lockstep-top show where the time of a job goes,\n lockstep-run starts a job's program again after a failure."
+    RECOMMENDS python3)  # for lockstep-run and lockstep.py
 endif()
 if(LOCKSTEP_WITH_EXPORTERS)
   lockstep_package_scripts(exporter lockstep.conf lockstep-exporter.service)

@@ -16,14 +16,19 @@ if(NOT LOCKSTEP_HELP2MAN)
 endif()
 set(LOCKSTEP_MANUALS ${CMAKE_BINARY_DIR}/manuals)
 
-# lockstep_manual(lockstep-pack 1 lockstep-pack): the man page of this name and section, from the program's --help.
+# lockstep_manual(lockstep-pack 1 lockstep-pack): the man page of this name and section, from the --help of a program, which
+# is a target or the path of a script.
 function(lockstep_manual name section program)
   if(NOT LOCKSTEP_HELP2MAN)
     return()
   endif()
   set(page ${LOCKSTEP_MANUALS}/${name}.${section}.gz)
+  set(path ${program})
+  if(TARGET ${program})
+    set(path $<TARGET_FILE:${program}>)
+  endif()
   add_custom_command(OUTPUT ${page}
-    COMMAND ${CMAKE_COMMAND} -E env SOURCE_DATE_EPOCH=${LOCKSTEP_SOURCE_EPOCH} ${CMAKE_COMMAND} -DPROGRAM=$<TARGET_FILE:${program}> -DNAME=${name} -DSECTION=${section} -DPAGE=${page}
+    COMMAND ${CMAKE_COMMAND} -E env SOURCE_DATE_EPOCH=${LOCKSTEP_SOURCE_EPOCH} ${CMAKE_COMMAND} -DPROGRAM=${path} -DNAME=${name} -DSECTION=${section} -DPAGE=${page}
             -DHELP2MAN=${LOCKSTEP_HELP2MAN} -P ${lockstep_SOURCE_DIR}/common/cmake/man-page.cmake
     DEPENDS ${program} ${lockstep_SOURCE_DIR}/common/cmake/man-page.cmake VERBATIM)
   add_custom_target(manual_${name} DEPENDS ${page})
@@ -31,14 +36,18 @@ function(lockstep_manual name section program)
   lockstep_install(FILES ${page} DESTINATION ${CMAKE_INSTALL_MANDIR}/man${section} OPTIONAL)
 endfunction()
 
-# lockstep_tool_manual(lockstep-pack): man page and completion of a tool.
+# lockstep_tool_manual(lockstep-pack [PATH]): man page and completion of a tool, or of the script at this path.
 function(lockstep_tool_manual name)
-  lockstep_manual(${name} 1 ${name})
+  set(program ${name})
+  if(ARGN)
+    set(program ${ARGN})
+  endif()
+  lockstep_manual(${name} 1 ${program})
   set(completion ${LOCKSTEP_MANUALS}/completions/${name})
   add_custom_command(OUTPUT ${completion}
     COMMAND ${CMAKE_COMMAND} -E make_directory ${LOCKSTEP_MANUALS}/completions
-    COMMAND ${name} --completion > ${completion}
-    DEPENDS ${name} VERBATIM)
+    COMMAND ${program} --completion > ${completion}
+    DEPENDS ${program} VERBATIM)
   add_custom_target(completion_${name} DEPENDS ${completion})
   add_dependencies(manuals completion_${name})
   lockstep_install(FILES ${completion} DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions OPTIONAL)

@@ -96,6 +96,20 @@ void keep_latest_run(Run& run) {
   }
 }
 
+// A damaged file costs only the restarts.
+void load_restarts(const std::vector<fs::path>& paths, Run& run) {
+  const std::string name = restarts_name(run.ranks.front().identity.job_id);
+  for (const fs::path& path : paths) {
+    std::error_code error;
+    if (!fs::exists(path / name, error)) continue;
+    try {
+      run.restarts = read_restarts(path / name);
+    } catch (const Error& damaged) {
+      run.notes.push_back(printable(damaged.what()));
+    }
+  }
+}
+
 }  // namespace
 
 Run load(const std::vector<fs::path>& paths, std::size_t last_steps) {
@@ -121,6 +135,7 @@ Run load(const std::vector<fs::path>& paths, std::size_t last_steps) {
         paths.front().string());
   }
   keep_latest_run(run);
+  load_restarts(paths, run);
   if (run.profile && run.profile->written_unix_ns < run.ranks.front().start_unix_ns - kFileTimesLag)
     run.profile.reset();
   std::sort(run.staging.begin(), run.staging.end(),

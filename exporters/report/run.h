@@ -12,6 +12,7 @@
 #include "exporters/node/staging_record.h"
 #include "exporters/record/snapshot.h"
 #include "exporters/report/profile.h"
+#include "exporters/report/restarts.h"
 
 namespace lockstep::report {
 
@@ -19,6 +20,7 @@ struct Run {
   std::vector<record::Snapshot> ranks;  ///< at least one, in the order of ranks
   std::vector<exporter::StagingRecord> staging;
   std::optional<Profile> profile;
+  Restarts restarts{};             ///< of the job, under lockstep-run
   std::vector<std::string> notes;  ///< about records that were left out or are missing
   std::size_t unreadable = 0;  ///< files that were left out because they are damaged or of another version
 };

@@ -39,13 +39,16 @@ std::string state(const Run& run) {
   return "finished";
 }
 
+double end_unix(const Run& run) {
+  std::int64_t end = run.ranks.front().start_unix_ns;
+  for (const Snapshot& rank : run.ranks)
+    end = std::max(end, rank.finished_unix_ns != 0 ? rank.finished_unix_ns : rank.last_unix_ns());
+  return static_cast<double>(end) * 1e-9;
+}
+
 Circumstances circumstances(const Run& run) {
   std::int64_t begin = run.ranks.front().start_unix_ns;
-  std::int64_t end = begin;
-  for (const Snapshot& rank : run.ranks) {
-    begin = std::min(begin, rank.start_unix_ns);
-    end = std::max(end, rank.finished_unix_ns != 0 ? rank.finished_unix_ns : rank.last_unix_ns());
-  }
+  for (const Snapshot& rank : run.ranks) begin = std::min(begin, rank.start_unix_ns);
   const std::time_t seconds = begin / 1'000'000'000;
   std::tm utc{};
   std::string started = "-";
@@ -54,7 +57,7 @@ Circumstances circumstances(const Run& run) {
                           utc.tm_mday, utc.tm_hour, utc.tm_min);
   }
   return {.started = started,
-          .seconds = static_cast<double>(end) * 1e-9 - static_cast<double>(begin) * 1e-9,
+          .seconds = end_unix(run) - static_cast<double>(begin) * 1e-9,
           .user = printable(user_name(run.ranks.front().owner))};
 }
 
@@ -166,6 +169,7 @@ nlohmann::json to_json(const Run& run) {
                          {"notes", run.notes},           {"stragglers", straggler_json(found.late)},
                          {"unreadable", run.unreadable}, {"balance", balance_json(found.balance)}};
   json["profile"] = run.profile ? run.profile->json : nlohmann::json();
+  json["restarts"] = restarts_json(run.restarts);
   json.update(verdict_json(run, found));
   return json;
 }

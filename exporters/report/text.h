@@ -25,6 +25,8 @@ struct Circumstances {
   std::string user;     ///< the owner of the records
 };
 Circumstances circumstances(const Run& run);
+/// When the last of its ranks ended or, if it runs, published a step.
+double end_unix(const Run& run);
 
 /// "running", "finished" or "died" (it ended without finishing): the worst state of any rank.
 std::string state(const Run& run);

@@ -226,6 +226,9 @@ std::vector<std::string> verdict_lines(const Run& run, const Findings& found) {
     if (advice.rule == "memory-full") lines.push_back(advice.text());
   }
   const std::optional<Verdict>& verdict = found.verdict;
+  const auto trained = verdict ? std::optional(find_goodput(run).trained) : std::nullopt;
+  for (std::string& line : restart_lines(run.restarts, end_unix(run), trained))
+    lines.push_back(std::move(line));
   if (!verdict) return lines;
   std::string bound = bound_of(*verdict) + ". " + remedy(*verdict, verdict->bound, found);
   for (const Bound part : verdict->beside) {
@@ -258,6 +261,7 @@ nlohmann::json verdict_json(const Run& run, const Findings& found) {
   }
   const record::Goodput goodput = find_goodput(run);
   json["goodput"] = goodput.trained;
+  json["goodput_job"] = goodput.trained * running_share(run.restarts, end_unix(run));
   json["goodput_seconds"] = goodput.seconds;
   for (const auto& [name, lost] : record::kLostTimes) json["goodput_lost"][name] = goodput.*lost;
   return json;

@@ -67,7 +67,7 @@ struct Findings;  // advice.h
 std::vector<std::string> verdict_lines(const Run& run, const Findings& found);
 
 /// {"bound_by":…,"bound_share":…,"bound_parts_ms":{…},"step_ms_if_twice":{…},"goodput":…,"goodput_seconds":…,
-///  "goodput_lost":{…}}; null where it is not known.
+///  "goodput_lost":{…},"goodput_job":…}; null where it is not known.
 nlohmann::json verdict_json(const Run& run, const Findings& found);
 
 }  // namespace lockstep::report

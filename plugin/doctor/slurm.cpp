@@ -195,6 +195,14 @@ void check_settings(const Settings& settings, const std::optional<spank::Config>
   }
   if (report.findings().size() == before)
     report.ok("slurm-settings", "Slurm's configuration suits the plugin");
+  const std::string parameters =
+      value_of(settings, "SlurmctldParameters") + "," + value_of(settings, "SchedulerParameters");
+  if (parameters.find("enable_expedited_requeue") != std::string::npos) {
+    report.ok("expedited-requeue", "jobs may use sbatch --requeue=expedite");
+  } else if (slurm_version() >= "25.11") {
+    report.ok("expedited-requeue",
+              "slurm.conf does not have enable_expedited_requeue, so jobs cannot use --requeue=expedite");
+  }
 }
 
 }  // namespace

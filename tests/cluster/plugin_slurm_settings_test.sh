@@ -40,9 +40,10 @@ works() {
   assert_nothing_left
 }
 
-test_case "PrologFlags=Contain"
-on_cluster --variant contain
+test_case "PrologFlags=Contain; the doctor sees Slurm's expedited requeue"
+on_cluster --variant contain --slurm-conf-extra "SlurmctldParameters=enable_expedited_requeue"
 works
+assert_contains "$(on_node n1 lockstep-doctor --verbose)" "n1: ok: expedited-requeue: jobs may use sbatch --requeue=expedite"
 
 test_case "job_container/tmpfs; the doctor names folders that are private to each job"
 on_cluster --variant tmpfs

@@ -20,7 +20,7 @@ import blocks
 
 ROOT = blocks.ROOT
 INLINE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
-TOOL = re.compile(r"(?<![\w./-])(lockstep-(?:pack|stage|pin|plan|exporter|report|top|doctor))(?![\w.-])((?:[ =][^|;&>`#]*)?)")
+TOOL = re.compile(r"(?<![\w./-])(lockstep-(?:pack|stage|pin|plan|exporter|report|top|doctor|run))(?![\w.-])((?:[ =][^|;&>`#]*)?)")
 SLURM = re.compile(r"(?<![\w-])(srun|sbatch|salloc)((?: [^|;&>`]*)?)|^#SBATCH(.*)")
 SCRIPT = re.compile(r"(?<![\w/.-])(?:\./)?((?:examples|tests)/[\w./-]+)((?: [^|;&>`#]*)?)")
 SOURCE = re.compile(r"(?<![\w/.-])((?:common|plugin|staging|runtime|exporters|tests|examples|docs)/[\w/.-]+\.(?:h|cpp|py|sh|md|json|yml|conf|sbatch))\b")
@@ -29,7 +29,7 @@ SLURM_OPTIONS = {"--help", "--version", "--cpu-bind"}  # --help shows the last o
 # The plugin's options, from its table.
 PLUGIN = re.findall(r'\{Option::\w+, "([\w-]+)"', (ROOT / "plugin/spank/options/options.cpp").read_text())
 TOOLS = ("lockstep-pack", "lockstep-stage", "lockstep-pin", "lockstep-plan", "lockstep-exporter", "lockstep-report",
-         "lockstep-top", "lockstep-doctor")
+         "lockstep-top", "lockstep-doctor", "lockstep-run")
 # Options of other programs: groupadd, torchrun, GoogleTest, TensorBoard, pyxis.
 OTHERS = {"--container-mounts", "--system", "--nproc-per-node", "--gtest_filter", "--logdir"}
 
@@ -68,6 +68,8 @@ def check_tool(tool, rest, place, in_sentence):
         check(tool in ("lockstep-top", "lockstep-doctor"), place, f"{tool} does not exist")
         return
     rest = rest.split(" -- ")[0]
+    if tool == "lockstep-run":  # options of srun and the program follow
+        rest = rest.split(" --mpi")[0]
     text = help_of(f"{BIN}/{tool}") or ""
     words = rest.split()
     verb = next((word for word in words if not word.startswith("-")), None)

@@ -69,8 +69,8 @@ WITH_PROGRESS = [
     ("lockstep-stage", "prefetch"),
     ("lockstep-stage", "verify"),
 ]
-# Tools that run until they are stopped, or whose answer depends on the machine: their own tests call them.
-CALLED_ELSEWHERE = ["lockstep-exporter", "lockstep-top", "lockstep-doctor"]
+# Tools that run until they are stopped, need a job, or whose answer depends on the machine: their own tests call them.
+CALLED_ELSEWHERE = ["lockstep-exporter", "lockstep-top", "lockstep-doctor", "lockstep-run"]
 # Verbs of lockstep-stage that only the plugin calls.
 FOR_THE_PLUGIN = ["step", "rendezvous", "recover"]
 

@@ -116,7 +116,7 @@ for package in lockstep-plugin lockstep-exporter lockstep-tools liblockstep; do
   [ "$listed" = "$needed" ] || fail "install.md lists for $package: $(xargs <<<"$listed"); it needs: $(xargs <<<"$needed")"
 done
 contains lockstep-plugin usr/share/lockstep/lockstep.conf
-contains lockstep-tools usr/bin/lockstep-pack usr/bin/lockstep-plan usr/bin/lockstep-report usr/share/lockstep/python/lockstep.py usr/share/lockstep/python/lockstep_batches.py \
+contains lockstep-tools usr/bin/lockstep-pack usr/bin/lockstep-plan usr/bin/lockstep-report usr/bin/lockstep-run usr/share/lockstep/python/lockstep.py usr/share/lockstep/python/lockstep_batches.py \
   usr/share/doc/lockstep/README.md usr/share/doc/lockstep/SECURITY.md usr/share/doc/lockstep/docs/images/report.png
 contains lockstep-exporter usr/bin/lockstep-exporter usr/lib/systemd/system/lockstep-exporter.service \
   usr/lib/sysusers.d/lockstep.conf usr/lib/tmpfiles.d/lockstep.conf usr/share/lockstep/lockstep.rules.yml \

@@ -269,6 +269,40 @@ TEST_F(ReportTest, GpusAreInTheTextThePageAndTheJson) {
   EXPECT_EQ(json["ranks"][1]["gpu"]["last_xid"], 79);
 }
 
+TEST_F(ReportTest, RestartsOfTheJobAreShownWithCauseTimeAndNodes) {
+  step(rank(0, 1), 90);
+  EXPECT_THAT(to_text(load({folder_.path()})), Not(HasSubstr("restarts")));
+  const double now = end_unix(load({folder_.path()}));
+  const auto start = [&](double ago, const std::string& nodes) {
+    return fmt::format("{{\"start\":0,\"at\":{:.3f},\"nodes\":[{}]}}\n", now - ago, nodes);
+  };
+  const std::string first =
+      start(100, R"("n1","n2")") +
+      fmt::format("{{\"end\":137,\"at\":{:.3f},\"failed\":{:.3f},\"cause\":\"n2: task 1: Killed\"}}\n",
+                  now - 50, now - 52) +
+      start(47, R"("n1","n3")");
+  const auto file = folder_ / "restarts-7.jsonl";
+  write_file_atomically(file, first + start(10, R"("n1","n3")"));
+  const Run run = load({folder_.path()});
+  EXPECT_THAT(
+      to_text(run),
+      HasSubstr("restarts: 2; no rank ran in 5.00 s of the 1 min 40 s since the first start, so at most "));
+  EXPECT_THAT(to_text(run),
+              HasSubstr("restart 1 after 53.0 s: n2: task 1: Killed: 2.00 s until the ranks had ended, "
+                        "3.00 s until the new start; without n2\n"));
+  EXPECT_THAT(to_text(run),
+              HasSubstr("lockstep-run was lost with its node, or killed: its time is not known\n"));
+  EXPECT_THAT(to_html(run), HasSubstr("n2: task 1: Killed"));
+  const nlohmann::json json = to_json(run);
+  EXPECT_NEAR(json["restarts"][0]["stop_seconds"], 2, 0.01);
+  EXPECT_EQ(json["restarts"][0]["without"][0], "n2");
+  EXPECT_TRUE(json["restarts"][1]["stop_seconds"].is_null());
+  EXPECT_NEAR(json["goodput_job"], 0.95 * json["goodput"].get<double>(), 1e-3);
+
+  write_file_atomically(file, first + "{\"start\":\n");
+  EXPECT_THAT(load({folder_.path()}).notes, ElementsAre(HasSubstr("restarts-7.jsonl:4 is damaged")));
+}
+
 TEST_F(ReportTest, AProfileIsInTheTextThePageAndTheJson) {
   step(rank(0, 1), 90);
   const auto file = folder_ / "profile.json";
