@@ -44,7 +44,7 @@ class SignalWatch:
                 signal.signal(number, self.handle)
         if self.replaced:
             self._start_thread()
-            os.register_at_fork(after_in_child=self.forget)
+            os.register_at_fork(before=self.pause, after_in_parent=self.resume, after_in_child=self.forget)
 
     def _start_thread(self):
         read, write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -80,11 +80,23 @@ class SignalWatch:
                 self.set_handler(int(number), None)
                 os.kill(os.getpid(), number)
 
+    def _set_wakeup(self, expected, fd):
+        found = signal.set_wakeup_fd(fd, warn_on_full_buffer=False)
+        if found != expected:  # the program's, or none
+            signal.set_wakeup_fd(found)
+
+    def pause(self):
+        """Before a fork: a signal to the new process must not wake this one's thread."""
+        if threading.current_thread() is threading.main_thread():
+            self._set_wakeup(self.wakeup, -1)
+
+    def resume(self):
+        if threading.current_thread() is threading.main_thread():
+            self._set_wakeup(-1, self.wakeup)
+
     def forget(self):
-        """In a forked process, whose wakeup descriptor is the parent's."""
-        others = signal.set_wakeup_fd(-1)
-        if others not in (-1, self.wakeup):
-            signal.set_wakeup_fd(others)
+        """In a forked process, which is not recorded."""
+        self._set_wakeup(self.wakeup, -1)
         for number, handler in self.replaced.items():
             if signal.getsignal(number) == self.handle:
                 signal.signal(number, handler)
