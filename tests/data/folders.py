@@ -11,9 +11,9 @@ def sparse(folder):
     """A file of each way to have holes. Returns the bytes that are stored."""
     folder = pathlib.Path(folder)
     folder.mkdir()
-    # As LMDB makes its map: some pages, then nothing to the size of the map.
+    # As LMDB makes its map (under a name that is not LMDB's): some pages, then nothing to the size of the map.
     pages = b"".join(bytes([i + 1]) * PAGE for i in range(53))
-    parts = {"map.mdb": (256 << 20, {0: pages}),
+    parts = {"map.bin": (256 << 20, {0: pages}),
              "holes.bin": (64 << 20, {0: b"a" * PAGE, 5 << 20: b"b" * 3 * PAGE, (64 << 20) - PAGE: b"c" * PAGE}),
              "begins-with-a-hole.bin": (9 << 20, {(9 << 20) - 100: b"d" * 100}),
              "only-a-hole.bin": (17 << 20, {}),

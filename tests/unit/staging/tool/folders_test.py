@@ -89,7 +89,7 @@ class Folders(unittest.TestCase):
         source = self.top / "sparse"
         folders.sparse(source)
         _, copy = self.put(source)
-        changed = copy / "map.mdb"
+        changed = copy / "map.bin"
         changed.chmod(0o644)
         with open(changed, "r+b") as file:
             file.seek(200 << 20)
