@@ -490,11 +490,9 @@ def end_step(tokens=0, samples=0, padding=0):
 
 
 def _count(name, value):
-    try:
+    with contextlib.suppress(TypeError, ValueError, OverflowError):
         count = int(value)
         if 0 <= count < 2**63:
             return count
-    except (TypeError, ValueError, OverflowError):
-        pass
     _print_once(f"end_step({name}={value!r}) counts as 0: {name} must be a whole number from 0 on")
     return 0

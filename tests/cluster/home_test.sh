@@ -31,8 +31,8 @@ trains " found in the cache in "
 
 test_case "the page for users without root runs as printed, from the packing of the data to the report"
 for tool in lockstep-pack lockstep-report; do home_program $tool .local/lockstep/bin; done
-on_head sh -c 'mkdir -p .local/lockstep/share/lockstep/python && cat >.local/lockstep/share/lockstep/python/lockstep.py' \
-  <"$source_root/exporters/python/lockstep.py"
+tar -C "$source_root/exporters/python" -cf - lockstep.py lockstep_report_dir.py |
+  on_head sh -c 'mkdir -p .local/lockstep/share/lockstep/python && tar -C .local/lockstep/share/lockstep/python -xf -'
 on_head sh -c 'mkdir -p examples/home && cat >examples/home/home.sbatch' <"$source_root/examples/home/home.sbatch"
 printed=$(python3 "$source_root/tests/docs/blocks.py" "$source_root/docs/start/no-root.md")
 assert_exit 0 on_head env OMP_NUM_THREADS=1 bash -euo pipefail -c "$printed"

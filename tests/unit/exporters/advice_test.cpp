@@ -362,29 +362,6 @@ TEST_P(Advisor, NamesTheFaultAndNothingElse) {
 
 INSTANTIATE_TEST_SUITE_P(Rules, Advisor, ::testing::ValuesIn(faults()));
 
-// lockstep.py measures less than our runtime: neither the loader's threads, GPUs and limits, nor a profile.
-TEST(Advice, OfAJobInPythonHasNoCodeInCpp) {
-  const auto in_cpp = ::testing::ContainsRegex("::|plan\\.|LoaderOptions|our loader|world\\.|[{]\\.");
-  const std::vector<std::string> not_measured = {"data-cpus", "skipped-steps", "read-twice",
-                                                 "data-not-staged"};
-  int seen = 0;
-  for (const Fault& fault : faults()) {
-    MadeUpRun made_up;
-    if (fault.prepare) fault.prepare(made_up);
-    auto run = made_up.make(fault.change);
-    const bool measured =
-        std::find(not_measured.begin(), not_measured.end(), fault.rule) == not_measured.end();
-    if (run.profile || fault.rule.starts_with("gpu") || fault.rule.starts_with("memory") || !measured)
-      continue;
-    ++seen;
-    for (record::Snapshot& rank : run.ranks) rank.counters.from_python = 1;
-    const Findings found = find_all(run);
-    EXPECT_THAT(advise(run, found), ::testing::Each(Not(in_cpp))) << fault.rule;
-    EXPECT_THAT(verdict_lines(run, found), ::testing::Each(Not(in_cpp))) << fault.rule;
-  }
-  EXPECT_GT(seen, 20);
-}
-
 TEST(Advice, ACleanRunGetsNone) {
   for (const int ranks : {1, 2, 4}) {
     MadeUpRun made_up{.ranks = ranks};

@@ -1,0 +1,56 @@
+// The advice to jobs whose records lockstep.py wrote: no remedy is C++.
+#include "exporters/report/python_advice.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <string>
+
+#include "tests/unit/exporters/made_up_run.h"
+
+namespace lockstep::report {
+namespace {
+
+using lockstep::testing::MadeUpRun;
+using lockstep::testing::RankStep;
+using ::testing::ContainsRegex;
+using ::testing::Each;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+TEST(PythonAdvice, NamesPythonAndNotCpp) {
+  const std::map<std::string, MadeUpRun::Change> faults = {
+      {"data-workers", [](RankStep& does, int, int) { does.data_wait = 50; }},
+      {"padding", [](RankStep& does, int, int) { does.padding = 500; }},
+      {"optimizer", [](RankStep& does, int, int) { does.optimizer = 40; }},
+      {"host-to-device", [](RankStep& does, int, int) { does.host_to_device = 20; }},
+      {"no-phase", [](RankStep& does, int, int) { does.other = 60; }},
+      {"communication", [](RankStep& does, int, int) { does.network = 30; }},
+      {"checkpoint", [](RankStep& does, int, int step) { does.checkpoint = step % 8 == 7 ? 120 : 0; }},
+      {"long-steps", [](RankStep& does, int, int step) { does.other += step % 32 == 31 ? 600 : 0; }},
+      {"no-tokens", [](RankStep& does, int, int) { does.tokens = does.padding = does.samples = 0; }},
+  };
+  const auto cpp = ContainsRegex("::|plan\\.|LoaderOptions|our loader|world\\.|[{]\\.");
+  for (const auto& [rule, change] : faults) {
+    MadeUpRun made_up;
+    auto run = made_up.make(change);
+    EXPECT_THAT(advise(run, find_all(run)), Not(Each(Not(cpp)))) << rule << " of a program in C++";
+    for (record::Snapshot& rank : run.ranks) rank.counters.from_python = 1;
+    const Findings found = find_all(run);
+    ASSERT_EQ(found.advice.size(), 1U) << rule;
+    EXPECT_EQ(found.advice[0].rule, rule);
+    EXPECT_THAT(advise(run, found), Each(Not(cpp))) << rule;
+    EXPECT_THAT(verdict_lines(run, found), Each(Not(cpp))) << rule;
+  }
+}
+
+TEST(PythonAdvice, NeedsTheRecordsOfAllRanks) {
+  MadeUpRun made_up;
+  auto run = made_up.make([](RankStep& does, int, int) { does.padding = 500; });
+  run.ranks[0].counters.from_python = 1;
+  EXPECT_THAT(find_all(run).advice.at(0).remedy, HasSubstr("plan.cap"));
+}
+
+}  // namespace
+}  // namespace lockstep::report
