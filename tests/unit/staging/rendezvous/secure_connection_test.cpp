@@ -138,7 +138,9 @@ TEST(SecureConnection, RenewsItsKeysAfterSoManyBytes) {
   for (std::span<char> rest = got; !rest.empty();) {
     const std::size_t count = two.server.receive(std::as_writable_bytes(rest));
     rest = rest.subspan(count);
-    if (count == 0) ASSERT_TRUE(two.server.wait(POLLIN, kDeadline));
+    if (count == 0) {
+      ASSERT_TRUE(two.server.wait(POLLIN, kDeadline));
+    }
   }
   sending.get();
   EXPECT_EQ(got, bytes);
