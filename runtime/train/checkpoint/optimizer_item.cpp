@@ -8,6 +8,7 @@
 #include "runtime/torch_version.h"
 #include "runtime/train/checkpoint/items.h"
 #include "runtime/train/checkpoint/optimizer_section.h"
+#include "runtime/train/distributed_optimizer.h"
 
 namespace lockstep::checkpoint {
 namespace {
