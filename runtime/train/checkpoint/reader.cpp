@@ -42,7 +42,13 @@ Manifest read_manifest(FileSystem& system, const std::filesystem::path& checkpoi
 std::optional<std::string> read_if_there(FileSystem& system, const std::filesystem::path& path) {
   const auto status = system.status(path);
   if (!status || !S_ISREG(status->st_mode)) return std::nullopt;
-  const UniqueFd fd = system.open(path, O_RDONLY | O_NOFOLLOW);
+  UniqueFd fd;
+  try {
+    fd = system.open(path, O_RDONLY | O_NOFOLLOW);
+  } catch (const Error&) {
+    if (!system.status(path)) return std::nullopt;  // removed since
+    throw;
+  }
   std::string content(static_cast<std::size_t>(status->st_size), '\0');
   std::size_t done = 0;
   while (done < content.size()) {

@@ -15,7 +15,7 @@ using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 using testing::world;
 
-Communicator& communicator() {
+Communicator& all_ranks() {
   return world().communicator();
 }
 
@@ -48,9 +48,9 @@ TEST(Exchange, GivesEachRankTheMessagesForIt) {
         if (!in.empty()) receives.push_back({peer, in.data(), in.size()});
       }
       std::int32_t ranks = 1;
-      const auto before = communicator().all_reduce({&ranks, 1, DataType::i32}, "ranks");
-      const auto work = communicator().exchange(sends, receives, "messages");
-      communicator().barrier("the end of a round")->wait();
+      const auto before = all_ranks().all_reduce({&ranks, 1, DataType::i32}, "ranks");
+      const auto work = all_ranks().exchange(sends, receives, "messages");
+      all_ranks().barrier("the end of a round")->wait();
       work->wait();
       before->wait();
       EXPECT_EQ(ranks, world().size());
@@ -63,7 +63,7 @@ TEST(Exchange, RefusesARankThatDoesNotExist) {
   std::uint8_t byte = 0;
   for (const int peer : {-1, world().rank(), world().size()}) {
     const std::vector<PeerMessage> messages = {{peer, &byte, 1}};
-    EXPECT_THAT([&] { communicator().exchange(messages, {}, "nothing"); },
+    EXPECT_THAT([&] { all_ranks().exchange(messages, {}, "nothing"); },
                 ThrowsMessage<UsageError>(HasSubstr("cannot exchange a message with rank")));
   }
 }
