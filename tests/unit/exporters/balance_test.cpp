@@ -33,7 +33,7 @@ std::optional<Balance> balance_of(const Run& run) {
 TEST(Balance, AnotherCostIsFoundFromTheTimesOfARun) {
   for (const double truth : {256.0, 768.0, 2304.0}) {
     MadeUpRun made_up;
-    const Run run = make(made_up, 768, planned(768, truth));
+    const report::Run run = make(made_up, 768, planned(768, truth));
     const auto balance = balance_of(run);
     ASSERT_TRUE(balance);
     EXPECT_NEAR(balance->promised, 1, 1e-6);
@@ -47,7 +47,7 @@ TEST(Balance, AnotherCostIsFoundFromTheTimesOfARun) {
 
 TEST(Balance, APlanThatCountsTokensOnlyGetsBothTerms) {
   MadeUpRun made_up;
-  const Run run = make(made_up, kInfinite, [](RankStep& does, int rank, int step) {
+  const report::Run run = make(made_up, kInfinite, [](RankStep& does, int rank, int step) {
     does.tokens = 990;
     does.squares = 200'000 + 60'000U * static_cast<unsigned>((rank * 7 + step * 5) % 11);
     const double work = 500.0 * 1000 + static_cast<double>(does.squares);
@@ -72,7 +72,7 @@ TEST(Balance, NoiseAndASlowRankAreNotTheCosts) {
   };
   for (const MadeUpRun::Change& change : {MadeUpRun::Change(noise), MadeUpRun::Change(slow)}) {
     MadeUpRun made_up;
-    const Run run = make(made_up, 768, change);
+    const report::Run run = make(made_up, 768, change);
     const auto balance = balance_of(run);
     ASSERT_TRUE(balance);
     EXPECT_GT(balance->measured, 1.03);
@@ -94,7 +94,7 @@ TEST(Balance, IsNotKnownWithoutAPlanOrWithFewSteps) {
 
 TEST(Balance, IsALineAndAnObject) {
   MadeUpRun made_up;
-  const Run run = make(made_up, kInfinite, planned(768, 768));
+  const report::Run run = make(made_up, kInfinite, planned(768, 768));
   const auto balance = balance_of(run);
   ASSERT_TRUE(balance);
   EXPECT_THAT(balance_line(*balance), HasSubstr("times the mean rank's work by the plan"));

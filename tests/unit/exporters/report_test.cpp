@@ -283,7 +283,7 @@ TEST_F(ReportTest, RestartsOfTheJobAreShownWithCauseTimeAndNodes) {
       start(47, R"("n1","n3")");
   const auto file = folder_ / "restarts-7.jsonl";
   write_file_atomically(file, first + start(10, R"("n1","n3")"));
-  const Run run = load({folder_.path()});
+  const report::Run run = load({folder_.path()});
   EXPECT_THAT(
       to_text(run),
       HasSubstr("restarts: 2; no rank ran in 5.00 s of the 1 min 40 s since the first start, so at most "));
