@@ -110,7 +110,8 @@ class RankFile {
       : entry_(files.of_rank(rank)), header_(files.header(entry_)), own_(partition.spans_of(rank)) {
     for (std::size_t i = 0; i < header_.tensors.size(); ++i) index_[header_.tensors[i].name] = i;
     try {
-      for (const auto& [key, list] : section_values(header_, entry_.item).at("numbers").items()) {
+      const json values = section_values(header_, entry_.item);
+      for (const auto& [key, list] : values.at("numbers").items()) {
         for (const json& number : list)
           numbers_[key].push_back(number.is_null() ? c10::IValue() : value_of(number));
         numbers_[key].resize(own_.size());

@@ -112,6 +112,7 @@ TEST(Loading, ADamagedPartOfAnyRankTakesTheCheckpointBefore) {
       const auto inputs = my_part(rows(4 * world().size(), static_cast<std::uint64_t>(step)));
       ddp.backward(sum_of_squares(ddp(inputs), torch::zeros_like(inputs)), 4);
       optimizer.step();
+      optimizer.zero_grad();
       if (step == 1) first = state_on_rank_0(optimizer);
       checkpointer.save(step);
     }
