@@ -454,7 +454,7 @@ class RankFamilies {
 }  // namespace
 
 std::size_t series_per_rank() {
-  return kBounds + 3 + record::kPhases + 22 + 3 * record::kCollectives + 1 + kGpuFamilies.size();
+  return kBounds + 3 + record::kPhases + 23 + 3 * record::kCollectives + 1 + kGpuFamilies.size();
 }
 
 Labels labels_of(const std::string& job, const std::string& step, const std::string& node) {

@@ -330,7 +330,7 @@ TEST_F(RecordTest, ReaderRefusesFilesThatAreNotRecords) {
   refuses(folder_ / "empty", "too short");
 
   overwrite(offsetof(Header, version), std::string("\x09\0\0\0", 4));
-  refuses(path_, "version 9, this program reads version 2");
+  refuses(path_, "version 9, this program reads version 3");
   overwrite(0, "NOTMAGIC");
   refuses(path_, "not a record");
 }
