@@ -4,6 +4,7 @@
 // Threads: one at a time.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 
@@ -40,7 +41,11 @@ class PeerWatch {
     return since_try_ >= timeouts_.retry ? Next::connect : Next::retry;
   }
   void tries() { since_try_ = std::chrono::milliseconds(0); }
-  void connected() { connected_ = true; }
+  /// It must send something soon: one that only lets this node connect, again and again, is silent too.
+  void connected() {
+    connected_ = true;
+    silent_ = std::min(silent_, timeouts_.lost - timeouts_.quiet);
+  }
   void broken() { connected_ = false; }
   void heard() { silent_ = std::chrono::milliseconds(0); }
   /// It sent a piece of a list, or a chunk.
