@@ -9,7 +9,7 @@
 #include <mutex>
 #include <optional>
 
-#include "staging/transfer/exchange/ring_client.h"
+#include "staging/transfer/exchange/subscription.h"
 
 namespace lockstep::transfer {
 
