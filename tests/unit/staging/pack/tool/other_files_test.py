@@ -75,7 +75,8 @@ class World(unittest.TestCase):
         data = webdataset.WebDataset(sorted(map(str, folder.glob("[!.]*.tar"))), shardshuffle=False)
         theirs = [(sample["__key__"].removeprefix("./"), {kind: part for kind, part in sample.items() if not kind.startswith("__")})
                   for sample in data]
-        self.assertEqual(ours, theirs)
+        # It takes "__MACOSX/._000.jpg" for a sample "__MACOSX/" of the kind "_000.jpg", though it leaves out "._000.jpg".
+        self.assertEqual(ours, [(key, parts) for key, parts in theirs if key != "__MACOSX/"])
 
 
 class Tar(World):
