@@ -137,7 +137,9 @@ std::string balance_line(const Balance& balance) {
 
 nlohmann::json balance_json(const std::optional<Balance>& balance) {
   if (!balance) return nullptr;
-  const auto finite = [](double value) { return std::isfinite(value) ? nlohmann::json(value) : nlohmann::json(); };
+  const auto finite = [](double value) {
+    return std::isfinite(value) ? nlohmann::json(value) : nlohmann::json();
+  };
   return {{"promised", balance->promised},
           {"measured", balance->measured},
           {"fitted", balance->fitted},
