@@ -109,7 +109,7 @@ SHARES = "The parts of the step add up to it. Waiting for a later rank is imbala
 def ranks_tables(key, scores):
     """The slowest ranks, and what their processes and GPUs use."""
     by = ", ".join(key)
-    slowest = (f"max by ({by}) ({scores})", 20)
+    slowest = (f"max by ({by}) ({scores})", 15)
 
     def rate(name, more=""):
         return f"sum by ({by}) (rate({name}{{R{more}}}[i]))"
@@ -121,7 +121,7 @@ def ranks_tables(key, scores):
     node = (None, f"max by ({by}, node) (lockstep_rank_up{{R}})", "none")
     one_key = {"links": SHOW_NODE} if len(key) == 1 else {}
     return [
-        table("Slowest ranks", "Time per step, and the time since the last step ended. The 20 ranks with the highest straggler score.", key, [
+        table("Slowest ranks", "Time per step, and the time since the last step ended. The 15 ranks with the highest straggler score.", key, [
             node, ("own time ÷ median", each(scores), "suffix:×"),
             ("step", each("rate(lockstep_step_seconds_sum{R}[i]) / rate(lockstep_step_seconds_count{R}[i])"), "s"), ("own time", f"{works} / {steps}", "s"),
             ("waits for data", f"{waits} / {steps}", "s"),
@@ -135,7 +135,7 @@ def ranks_tables(key, scores):
             ("peak", each("lockstep_memory_peak_bytes{R}"), "bytes"), ("limit", each("lockstep_memory_limit_bytes{R}"), "bytes"),
             ("page-ins/s", rate("lockstep_major_page_faults_total"), "short"), ("read", rate("lockstep_process_read_bytes_total"), "binBps"),
             ("reads/s", rate("lockstep_process_reads_total"), "short"), ("switches/s", rate("lockstep_involuntary_switches_total"), "short")], slowest, **one_key),
-        table("Least busy GPUs", "The 20 GPUs on which kernels ran for the smallest part of the time. Slowed: by heat or by the power supply; capped: by the power limit. Retries: LibTorch's allocator got no memory and freed unused blocks.", key, [
+        table("Least busy GPUs", "The 15 GPUs on which kernels ran for the smallest part of the time. Slowed: by heat or by the power supply; capped: by the power limit. Retries: LibTorch's allocator got no memory and freed unused blocks.", key, [
             (None, f"max by ({by}, node, UUID) (lockstep:gpu:info{{R}})", "none"), ("busy", each(f"lockstep:gpu_busy:ratio{{R}}"), "percentunit"),
             ("memory", each(f"lockstep:gpu_memory:ratio{{R}}"), "percentunit"), ("of", each("lockstep_gpu_memory_total_bytes{R}"), "bytes"),
             ("power", each(f"lockstep:gpu_power:watts{{R}}"), "watt"), ("clock", each(f"lockstep:gpu_sm_clock:hertz{{R}}"), "hertz"),
@@ -144,7 +144,7 @@ def ranks_tables(key, scores):
             ("Xids", f"sum by ({by}) (increase(lockstep_gpu_xid_errors_total{{R}}[r]))", "none"),
             ("ECC corrected", each("lockstep_gpu_ecc_corrected_errors{R}"), "none"), ("ECC uncorrected", each("lockstep_gpu_ecc_uncorrected_errors{R}"), "none"),
             ("retries", f"sum by ({by}) (increase(lockstep_gpu_allocator_retries_total{{R}}[r]))", "none"),
-            ("unused blocks", each("lockstep_gpu_allocator_unused_bytes{R}"), "bytes")], (f"-max by ({by}) (lockstep:gpu_busy:ratio{{R}})", 20), **one_key)]
+            ("unused blocks", each("lockstep_gpu_allocator_unused_bytes{R}"), "bytes")], (f"-max by ({by}) (lockstep:gpu_busy:ratio{{R}})", 15), **one_key)]
 
 
 def by_phase(quantile):
@@ -267,8 +267,8 @@ def job():
         graph("Goodput by cause", "What the time of the job's ranks was used for.", [(GOODPUT_BY_CAUSE, "{{cause}}")], "percentunit", 8, True, overrides=COLOURS, maximum=1),
         graph("Checkpoints", "Seconds per step in which checkpoints are written, mean over ranks.", [
             ('sum(rate(lockstep_phase_seconds_total{, phase="checkpoint"}[i])) / sum(rate(lockstep_steps_total{}[i]))', "checkpoint")], "s"),
-        graph("Skipped steps and loss scale", "Steps per second that the loss scaler skipped, and its factor; 0 without a loss scaler.", [
-            ("sum(rate(lockstep_skipped_steps_total{}[i]))", "skipped steps"), ("max(lockstep_loss_scale{})", "loss scale")])]),
+        graph("Skipped steps and samples", "Steps per second that the loss scaler skipped, its factor (0 without a loss scaler), and damaged samples per second that the loader left out.", [
+            ("sum(rate(lockstep_skipped_steps_total{}[i]))", "skipped steps"), ("max(lockstep_loss_scale{})", "loss scale"), ("sum(rate(lockstep_skipped_samples_total{}[i]))", "damaged samples")])]),
     ("Ranks", [
         heat("Own time ÷ median, all ranks", "Ranks by their own time relative to the median rank. A band above the others is a slow node; a wide band is uneven work.",
              "sum by (le) (lockstep:straggler_score:bucket{J})", "suffix:×", 12),
