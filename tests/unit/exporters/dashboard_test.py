@@ -224,7 +224,7 @@ def check_drawn(prometheus, bin_folder, folder):
     if len(panels) < 30 or len({title for title, _ in panels}) != len(panels):
         yield f"the page of the dashboard has {len(panels)} panels: {[title for title, _ in panels]}"
     contents = dict(panels)
-    for title, expected in {"Bound by": r"<b>compute 9\d", "Ranks running": "<b>5 ?</b>", "Step by phase, mean over ranks": '<polygon[^>]*fill="#0072B2"',
+    for title, expected in {"Bound by": r"<b>compute 8\d", "Ranks running": "<b>5 ?</b>", "Step by phase, mean over ranks": '<polygon[^>]*fill="#0072B2"',
                             "Own time ÷ median, all ranks": "≤ 1.15 ×.*fill-opacity", "Slowest ranks": "<td>1.1[0-9]? ×</td>", "Memory ÷ limit": "<polyline"}.items():
         if not re.search(expected, contents.get(title, ""), re.DOTALL):
             yield f"the panel '{title}' of the page is {contents.get(title)}"

@@ -76,6 +76,8 @@ def suspects_page():
     other = {"job_id": "42", "step_id": "0", "node": "n2", "rank": 4}
     page += line("lockstep_rank_up", 1, **other) + line("lockstep_steps_total", 50 * seconds, **other)
     page += line("lockstep_phase_seconds_total", 0.85 * seconds, **other, phase="forward")
+    page += line("lockstep_phase_seconds_total", 0.15 * seconds, **other, phase="comm_exposed")
+    page += line("lockstep_step_seconds_sum", seconds, **other) + line("lockstep_step_seconds_count", 50 * seconds, **other)
     for job in ("51", "52", "53"):
         for rank, node in enumerate(("s1", "s2", "s3", "s4", "s5")):
             labels = {"job_id": job, "step_id": "0", "node": node, "rank": rank}
