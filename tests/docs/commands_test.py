@@ -31,7 +31,8 @@ PLUGIN = re.findall(r'\{Option::\w+, "([\w-]+)"', (ROOT / "plugin/spank/options/
 TOOLS = ("lockstep-pack", "lockstep-stage", "lockstep-pin", "lockstep-plan", "lockstep-exporter", "lockstep-report",
          "lockstep-top", "lockstep-doctor", "lockstep-run")
 # Options of other programs: groupadd, torchrun, GoogleTest, TensorBoard, pyxis.
-OTHERS = {"--container-mounts", "--system", "--nproc-per-node", "--gtest_filter", "--logdir"}
+OTHERS = {"--container-mounts", "--system", "--nproc-per-node", "--gtest_filter", "--logdir", "--nproc_per_node", "--hpc-job-mapping-dir",
+          "--storage.tsdb.retention.time"}
 
 # These pages submit jobs: tests/cluster/home_test.sh and examples_test.sh run them.
 ON_THE_CLUSTER = ("docs/start/no-root.md", "docs/start/python.md")
