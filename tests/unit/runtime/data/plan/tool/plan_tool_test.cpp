@@ -32,10 +32,10 @@ TEST_F(PlanTool, MakesAPlanFileAndPrintsItsNumbers) {
   const auto printed = nlohmann::json::parse(result.output);
   for (const char* key : {"steps", "minimum_steps", "dropped", "duplicated", "fill", "padding",
                           "imbalance_tokens", "imbalance_cost", "lower_bound_cost", "step_mean_ratio", "lag1",
-                          "step_tokens_mean", "step_tokens_max", "micro_batches", "seconds"}) {
+                          "step_tokens_mean", "step_tokens_max", "micro_batches", "seconds", "empty"}) {
     EXPECT_TRUE(printed.contains(key) && printed[key].is_number()) << key;
   }
-  EXPECT_EQ(printed.size(), 15U);
+  EXPECT_EQ(printed.size(), 16U);
   const auto lines = lines_of(read_text_file(plan()));
   ASSERT_EQ(lines.size(), 1 + printed["steps"].get<std::size_t>());
   const nlohmann::json& header = lines[0];
