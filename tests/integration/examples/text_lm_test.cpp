@@ -424,7 +424,7 @@ TEST_F(TextLm, DataThatOneRankCannotLoadEndsItWithThatRanksLine) {
 TEST_F(TextLm, DataThatIsNotPackedEndsItWithOneLine) {
   const auto result = run(2, "train-files");
   EXPECT_EQ(result.exit_code, 1);
-  EXPECT_EQ(lines(result.error, "train-files"), 1) << result.error;
+  EXPECT_EQ(lines(result.error, "train-files has no index"), 1) << result.error;
 }
 
 TEST_F(TextLm, APackWithoutTokensEndsItWithOneLine) {
