@@ -89,7 +89,7 @@ def check_tokens(folder):
     datasets.Dataset.from_dict({"body": TEXTS}).to_parquet(parquet / "train.parquet")
     recipe("text_to_tokens.py", "--dataset", parquet, "--field", "body", "--out", f"{folder}/columns", *common)
     assert pathlib.Path(f"{folder}/columns.bin").read_bytes() == pathlib.Path(f"{folder}/corpus.bin").read_bytes()
-    run(PACK, "convert", parquet, "--out", f"{folder}/no", fails_with="train.parquet: convert Parquet with examples/recipes")
+    run(PACK, "convert", parquet, "--out", f"{folder}/no", fails_with="train.parquet: it is a table of a data set: convert Parquet and Arrow with examples/recipes")
 
     recipe("text_to_tokens.py", f"{folder}/pages.jsonl", "--field", "body", "--out", f"{folder}/bad", *common,
            fails_with="pages.jsonl:1: no JSON object with 'body'")
