@@ -429,7 +429,8 @@ TEST_F(LoaderTest, RefusesInvalidOptionsAndData) {
   EXPECT_THAT([&] { Loader(*reader_, alone(), 0, nullptr, {.device = nowhere}); },
               ThrowsMessage<UsageError>(AllOf(HasSubstr("cuda:100"), Not(HasSubstr("\n")))));
   const auto no_tokens = make<std::uint16_t>(0);
-  EXPECT_THAT([&] { Loader(*no_tokens, alone(), 0, nullptr); }, ThrowsMessage<Error>(HasSubstr("its samples are not tokens")));
+  EXPECT_THAT([&] { Loader(*no_tokens, alone(), 0, nullptr); },
+              ThrowsMessage<Error>(HasSubstr("its samples are not tokens")));
 }
 
 }  // namespace
