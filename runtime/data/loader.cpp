@@ -89,7 +89,7 @@ struct Loader::State {
       make_planner(source, plan_options, options);  // throws if the mixture is wrong
     }
     start.epoch = current.epoch = plan_options.epoch;
-    if (const std::size_t empty = count_empty(lengths.tokens); rank == 0 && empty > 0)
+    if (const std::size_t empty = rank == 0 ? count_empty(lengths.tokens) : 0; empty > 0)
       fmt::print(stderr, "lockstep: {} of {} samples are empty and are left out\n", empty,
                  lengths.tokens.size());
     if (timer == nullptr) return;

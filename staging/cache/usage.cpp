@@ -11,12 +11,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::uint64_t kBlock = 512;  // of st_blocks
-
 /// The smaller of length and occupied space: a file with holes is longer, one with a partial last block is shorter.
 std::uint64_t bytes_of(const struct stat& status) {
   return std::min(static_cast<std::uint64_t>(status.st_size),
-                  static_cast<std::uint64_t>(status.st_blocks) * kBlock);
+                  static_cast<std::uint64_t>(status.st_blocks) * S_BLKSIZE);
 }
 
 bool counts_all(const std::string&) {

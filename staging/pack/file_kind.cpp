@@ -12,6 +12,7 @@
 #include "staging/pack/file_status.h"
 #include "staging/pack/format.h"
 #include "staging/pack/formats/megatron_index.h"
+#include "staging/pack/member_name.h"
 #include "staging/pack/stray_files.h"
 #include "staging/pack/tar_members.h"
 
@@ -22,18 +23,11 @@ namespace fs = std::filesystem;
 using std::string_view_literals::operator""sv;
 
 std::string beginning_of(const fs::path& file) {
-  std::string bytes(512, '\0');
+  std::string bytes(kTarBlock, '\0');
   const UniqueFd fd = open_file(file, O_RDONLY);
   const ssize_t got = read_at(fd.get(), std::as_writable_bytes(std::span(bytes)), 0);
   bytes.resize(static_cast<std::size_t>(std::max<ssize_t>(got, 0)));
   return bytes;
-}
-
-std::string lower(std::string text) {
-  for (char& letter : text) {
-    if (letter >= 'A' && letter <= 'Z') letter = static_cast<char>(letter - 'A' + 'a');
-  }
-  return text;
 }
 
 bool has_ending(std::string_view name, std::initializer_list<std::string_view> ends) {
@@ -113,7 +107,7 @@ std::string advice_by_content(const std::string& bytes, const std::string& name,
 }
 
 std::string ending_of(const std::string& path) {
-  return lower(fs::path(path).extension().string());
+  return lower_case(fs::path(path).extension().string());
 }
 
 /// One file of the kind that the folder has most of. Descriptions beside the data count least.
@@ -141,7 +135,7 @@ std::string typical_file(const std::vector<std::string>& files) {
 }
 
 std::string advice_of(const fs::path& file, bool alone) {
-  const std::string name = lower(file.filename().string());
+  const std::string name = lower_case(file.filename().string());
   std::string advice;
   if (!name.ends_with(".jsonl.gz")) advice = advice_by_content(beginning_of(file), name, file, alone);
   return advice.empty() ? advice_by_name(name, file) : advice;

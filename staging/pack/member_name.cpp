@@ -19,6 +19,14 @@ MemberName split_member_name(std::string_view path) {
   return {path.substr(0, dot), path.substr(dot + 1)};
 }
 
+std::string lower_case(std::string_view text) {
+  std::string lower(text);
+  for (char& letter : lower) {
+    if (letter >= 'A' && letter <= 'Z') letter = static_cast<char>(letter - 'A' + 'a');
+  }
+  return lower;
+}
+
 std::string join_member_name(std::string_view key, std::string_view kind) {
   std::string path(key);
   if (!kind.empty() && !all_dots(kind)) path += '.';

@@ -20,6 +20,9 @@ struct MemberName {
 /// sample "end".
 MemberName split_member_name(std::string_view path);
 
+/// ASCII letters in lower case, in any locale: "JPG" is the kind "jpg", as in WebDataset.
+std::string lower_case(std::string_view text);
+
 /// The reverse of split_member_name().
 std::string join_member_name(std::string_view key, std::string_view kind);
 

@@ -8,19 +8,12 @@
 #include <set>
 
 #include "common/leaf/text.h"
+#include "staging/pack/member_name.h"
 
 namespace lockstep::pack {
 namespace {
 
 constexpr std::size_t kMaxShown = 60;
-
-std::string lower_kind(std::string_view kind) {
-  std::string text(kind);
-  for (char& letter : text) {
-    if (letter >= 'A' && letter <= 'Z') letter = static_cast<char>(letter - 'A' + 'a');
-  }
-  return text;
-}
 
 using Kinds = std::set<std::string>;
 
@@ -49,7 +42,7 @@ std::string describe_unequal_parts(const Index& index, std::size_t begin, std::s
     for (std::size_t p = index.first_part(i); p < index.first_part(i + 1); ++p) {
       const layout::PartRecord& part = index.part(p);
       numbers.insert(part.kind);
-      if (names.find(part.kind) == names.end()) names[part.kind] = lower_kind(index.kind(part));
+      if (names.find(part.kind) == names.end()) names[part.kind] = lower_case(index.kind(part));
     }
     const auto [found, added] = by_number.try_emplace(std::move(numbers), Group{.samples = 0, .first = i});
     ++found->second.samples;

@@ -9,7 +9,6 @@
 namespace lockstep::pack {
 namespace {
 
-constexpr std::size_t kTarBlock = 512;
 constexpr std::size_t kWindow = std::size_t{32} << 10;  // the headers of several small members
 
 // Where a header holds its fields.
@@ -64,10 +63,6 @@ bool has_checksum(std::string_view header) {
   }
   const auto sum = static_cast<std::int64_t>(stored.value_or(~std::uint64_t{0}));
   return sum == as_unsigned || sum == as_signed;
-}
-
-std::uint64_t rounded(std::uint64_t bytes) {
-  return (bytes + kTarBlock - 1) / kTarBlock * kTarBlock;
 }
 
 }  // namespace
@@ -130,7 +125,7 @@ std::string_view TarMembers::block() {
 std::string TarMembers::payload(std::uint64_t size) {
   std::string bytes = file_.read_some(next_, size);
   if (bytes.size() < size) broken("the file was truncated within an extended header");
-  next_ += rounded(size);
+  next_ += to_tar_blocks(size);
   return bytes;
 }
 
@@ -169,7 +164,7 @@ void TarMembers::set_member(std::string_view header, const Extended& extended) {
   size_ = *extended.size;
   offset_ = next_;
   // Links, devices and folders have no payload, even if their header has a size.
-  if (!folder_ && (type < '1' || type > '6')) next_ += rounded(size_);
+  if (!folder_ && (type < '1' || type > '6')) next_ += to_tar_blocks(size_);
   if (plain_file_ && size_ > file_.size() - offset_)
     broken(fmt::format("member '{}' extends past the end of the file: it was truncated", name_));
 }

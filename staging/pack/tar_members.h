@@ -15,6 +15,13 @@
 
 namespace lockstep::pack {
 
+/// Headers and payloads begin at multiples of it.
+inline constexpr std::uint64_t kTarBlock = 512;
+
+constexpr std::uint64_t to_tar_blocks(std::uint64_t bytes) {
+  return (bytes + kTarBlock - 1) / kTarBlock * kTarBlock;
+}
+
 class TarMembers {
  public:
   /// Begins at `offset`, where a header must be. Throws Error if the file cannot be opened.

@@ -140,9 +140,8 @@ class TarReader : public Reader {
 
   /// Only what follows the last sample is read.
   std::uint64_t bytes_after_end(std::size_t s) const {
-    constexpr std::uint64_t kBlock = 512;
     const layout::PartRecord& last = index_.part(index_.first_part(index_.first_sample(s + 1)) - 1);
-    TarMembers rest(path(s), (last.offset + last.size + kBlock - 1) / kBlock * kBlock);
+    TarMembers rest(path(s), to_tar_blocks(last.offset + last.size));
     while (rest.next()) {
     }
     return rest.bytes_after_end();

@@ -4,11 +4,11 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 #include <string>
 
 #include "common/error.h"
 #include "staging/pack/images/resample.h"
+#include "staging/pack/member_name.h"
 #ifdef LOCKSTEP_WITH_IMAGES
 #include "staging/pack/images/codec.h"
 #include "staging/pack/images/exif.h"
@@ -19,8 +19,7 @@ namespace lockstep::data {
 namespace {
 
 bool names_a_format(std::string_view kind) {
-  std::string ending(kind.substr(kind.rfind('.') + 1));  // npos + 1 is 0
-  for (char& letter : ending) letter = static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
+  const std::string ending = pack::lower_case(kind.substr(kind.rfind('.') + 1));  // npos + 1 is 0
   constexpr std::array kEndings = {"png", "jpg", "jpeg", "jpe", "jfif"};
   return std::find(kEndings.begin(), kEndings.end(), ending) != kEndings.end();
 }

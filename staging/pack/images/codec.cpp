@@ -146,8 +146,9 @@ PixelSize decoded_size(std::span<const std::byte> packed, PixelSize at_least) {
 
 void decode_image(std::span<const std::byte> packed, std::span<std::uint8_t> pixels, PixelSize at_least) {
   if (begins_with(packed, kPng)) {
-    check_size(png_size(packed), pixels.size());
-    decode_png(packed, pixels);
+    const PixelSize size = png_size(packed);
+    check_size(size, pixels.size());
+    decode_png(packed, size, pixels);
   } else if (begins_with(packed, kJpeg)) {
     check_size(jpeg(packed, pixels, at_least), pixels.size());
   } else {

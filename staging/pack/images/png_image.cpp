@@ -102,8 +102,8 @@ PixelSize png_size(std::span<const std::byte> packed) {
   return read(packed, nullptr, As::colours).size;
 }
 
-void decode_png(std::span<const std::byte> packed, std::span<std::uint8_t> pixels) {
-  read(packed, rows_at(pixels.data(), png_size(packed), kColours).data(), As::colours);
+void decode_png(std::span<const std::byte> packed, PixelSize size, std::span<std::uint8_t> pixels) {
+  read(packed, rows_at(pixels.data(), size, kColours).data(), As::colours);
 }
 
 void decode_png_numbers(std::span<const std::byte> packed, std::span<std::uint8_t> numbers,

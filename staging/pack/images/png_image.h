@@ -18,9 +18,9 @@ inline constexpr std::size_t kColours = 3;
 /// Reads the size from the header. Throws Error if it is damaged.
 PixelSize png_size(std::span<const std::byte> packed);
 
-/// Decodes to red, green and blue. Of 16 bits the high byte is taken. `pixels` must have 3 bytes for each pixel of
-/// png_size(). Throws Error if the image is damaged or cut short.
-void decode_png(std::span<const std::byte> packed, std::span<std::uint8_t> pixels);
+/// Decodes to red, green and blue. Of 16 bits the high byte is taken. `size` is that of png_size(), and `pixels`
+/// must have 3 bytes for each pixel. Throws Error if the image is damaged or cut short.
+void decode_png(std::span<const std::byte> packed, PixelSize size, std::span<std::uint8_t> pixels);
 
 /// Reads a PNG of one channel as the numbers that it stores, without conversion: grey values, or indices of its palette.
 /// `numbers` has png_size() numbers of `bytes_of_number`: 1, or 2 in this machine's order of bytes. Throws Error if the

@@ -39,10 +39,6 @@ class FolderList {
   StrayFiles stray;
 
  private:
-  void leave_out(const std::string& path) {
-    if (stray.count++ == 0 || path < stray.first) stray.first = path;
-  }
-
   void add_entry(const fs::directory_entry& entry) {
     std::string path = entry.path().lexically_relative(folder_).string();
     // These use the type from the folder's listing; entry.symlink_status() would be a system call for each
@@ -53,11 +49,11 @@ class FolderList {
       for (fs::recursive_directory_iterator below(entry.path(),
                                                   fs::directory_options::skip_permission_denied);
            below != fs::recursive_directory_iterator(); ++below) {
-        if (!below->is_directory()) leave_out(below->path().lexically_relative(folder_).string());
+        if (!below->is_directory()) stray.add(below->path().lexically_relative(folder_).string());
       }
       return;
     }
-    if (filters_.empty() && is_stray(path)) return leave_out(path);
+    if (filters_.empty() && is_stray(path)) return stray.add(path);
     if (!matches(path, filters_)) return;
     if (link) {
       fail("{} is a symbolic link: pack the file it points to, or exclude it with --filter",

@@ -13,7 +13,11 @@ namespace lockstep::pack {
 /// Files of stray_files.h that are left out.
 struct StrayFiles {
   std::size_t count = 0;
-  std::string first;
+  std::string first;  ///< in byte order
+
+  void add(const std::string& path) {
+    if (count++ == 0 || path < first) first = path;
+  }
 };
 
 /// "3 files left out that are not data, such as .DS_Store"

@@ -49,7 +49,7 @@ struct LeftOut {
 void refuse_nested_tar(const DataFile& file, const TarMembers& member) {
   const std::string& name = member.name();
   if (name.find(".tar") == std::string::npos && !name.ends_with(".tgz")) return;
-  const std::string bytes = file.read_some(member.offset(), std::min<std::uint64_t>(512, member.size()));
+  const std::string bytes = file.read_some(member.offset(), std::min(kTarBlock, member.size()));
   if (!is_tar(bytes) && compression_of(bytes).empty()) return;
   fail(
       "{}: member '{}' at offset {} is a tar file itself: unpack {} (tar -xf), and then run lockstep-pack index on the folder of the inner files, unpacked too if they are compressed",
@@ -138,8 +138,8 @@ std::vector<std::string> tars_of(const fs::path& folder, StrayFiles& stray) {
     const std::string name = entry->path().filename().string();
     if (is_shard_name(name)) {
       tars.push_back(name);
-    } else if (is_stray(name) && (stray.count++ == 0 || name < stray.first)) {
-      stray.first = name;
+    } else if (is_stray(name)) {
+      stray.add(name);
     }
   }
   if (error) fail("cannot list {}: {}", folder.string(), error.message());

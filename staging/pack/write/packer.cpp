@@ -4,11 +4,11 @@
 
 #include "common/error.h"
 #include "staging/pack/member_name.h"
+#include "staging/pack/tar_members.h"
 
 namespace lockstep::pack {
 namespace {
 
-constexpr std::uint64_t kTarBlock = 512;
 constexpr std::uint64_t kEndOfArchive = 2 * kTarBlock;
 
 }  // namespace
@@ -18,7 +18,7 @@ std::string shard_file_name(std::size_t number) {
 }
 
 std::uint64_t member_bytes(std::uint64_t payload) {
-  return kTarBlock + (payload + kTarBlock - 1) / kTarBlock * kTarBlock;
+  return kTarBlock + to_tar_blocks(payload);
 }
 
 bool fits(std::uint64_t shard, std::uint64_t sample, std::uint64_t shard_bytes) {

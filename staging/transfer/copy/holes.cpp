@@ -12,8 +12,6 @@
 namespace lockstep::transfer {
 namespace {
 
-constexpr std::uint64_t kBlock = 512;  // of st_blocks
-
 bool is_zero(std::span<const std::byte> bytes) {
   return bytes[0] == std::byte{} && std::memcmp(bytes.data(), bytes.data() + 1, bytes.size() - 1) == 0;
 }
@@ -33,7 +31,7 @@ ByteRange next_data(int fd, std::uint64_t begin, std::uint64_t end) {
 std::uint64_t bytes_of_holes(const std::filesystem::path& file, const struct stat& status) {
   const auto size = static_cast<std::uint64_t>(status.st_size);
   // A file system that compresses also occupies less.
-  if (size < kHoleBytes || static_cast<std::uint64_t>(status.st_blocks) * kBlock >= size) return 0;
+  if (size < kHoleBytes || static_cast<std::uint64_t>(status.st_blocks) * S_BLKSIZE >= size) return 0;
   const UniqueFd fd(::open(file.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
   if (!fd) return 0;
   std::uint64_t stored = 0;
