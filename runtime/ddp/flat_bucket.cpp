@@ -70,6 +70,9 @@ FlatBucket::FlatBucket(comm::Communicator& communicator, std::string label,
     : label_(std::move(label)) {
   std::size_t bytes = 0;
   for (const auto& parameter : parameters) bytes += bytes_in_bucket(parameter);
+  const auto type = data_type_of(parameters.at(0).scalar_type(), label_);
+  const std::size_t line = comm::size_of(type) * static_cast<std::size_t>(communicator.size());
+  bytes = (bytes + line - 1) / line * line;
   const auto scalar = parameters.at(0).scalar_type();
   const auto options = torch::TensorOptions().dtype(scalar).device(parameters.at(0).device());
   torch::Tensor block;  // of a device's allocator
@@ -79,7 +82,6 @@ FlatBucket::FlatBucket(comm::Communicator& communicator, std::string label,
     block = device_block(options.device(), bytes);
     memory_ = std::shared_ptr<void>(block.data_ptr(), [block](void* /*memory*/) {});
   }
-  const auto type = data_type_of(parameters.at(0).scalar_type(), label_);
   buffer_ = {.data = memory_.get(), .count = bytes / comm::size_of(type), .type = type};
 
   const auto view_at = [&](std::size_t position, torch::IntArrayRef sizes, torch::IntArrayRef strides,

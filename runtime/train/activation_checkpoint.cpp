@@ -9,10 +9,6 @@
 #include "runtime/torch_version.h"
 #include "runtime/train/random_state.h"
 
-// GCC 14 reports that LibTorch's Function::apply() copies beyond a vector, which cannot happen.
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Warray-bounds"
-
 namespace lockstep {
 namespace {
 
@@ -166,5 +162,3 @@ std::vector<torch::Tensor> activation_checkpoint(const train::TensorFunction& fu
 }
 
 }  // namespace lockstep
-
-#pragma GCC diagnostic pop

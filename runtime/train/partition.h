@@ -1,12 +1,13 @@
-// The division of the optimizer's state among the ranks. Parameters lie one after the other in buckets, and each
-// bucket is cut into equal parts, one for each rank, or for each of the ranks that saved. So every rank computes from the buckets and the number of ranks
-// what the others have, and ranks exchange only state: nothing describes it.
+// The division of the optimizer's state among the ranks. Parameters lie one after the other in buckets, and each bucket is
+// cut into equal parts, one for each rank, or for each of the ranks that saved. So every rank computes from the buckets and
+// the number of ranks what the others have, and ranks exchange only state: nothing describes it.
 //
 // A rank computes its own part in time and memory of its own pieces, whatever the number of ranks.
 //
 // Threads: values.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -23,22 +24,17 @@ struct Span {
   bool operator==(const Span&) const = default;
 };
 
-/// Cuts `count` elements into as many equal parts as there are ranks, as reduce-scatter needs them. The rest,
-/// fewer elements than ranks, belongs to the last rank.
+/// Cuts elements into one part for each rank. The parts of a ddp::FlatBucket are equal, as reduce-scatter needs them;
+/// of other counts the last parts are smaller or empty.
 struct EqualParts {
-  EqualParts(std::int64_t count, int ranks)
-      : each(count / ranks), rest_begin(each * ranks), end(count), last(ranks - 1) {}
+  EqualParts(std::int64_t elements, int ranks) : each((elements + ranks - 1) / ranks), count(elements) {}
 
-  std::int64_t begin_of(int rank) const { return each * rank; }
-  std::int64_t end_of(int rank) const { return rank == last ? end : each * (rank + 1); }
-  int owner_of(std::int64_t element) const {
-    return element >= each * last ? last : static_cast<int>(element / each);
-  }
+  std::int64_t begin_of(int rank) const { return std::min(each * rank, count); }
+  std::int64_t end_of(int rank) const { return begin_of(rank + 1); }
+  int owner_of(std::int64_t element) const { return static_cast<int>(element / each); }
 
   std::int64_t each;
-  std::int64_t rest_begin;
-  std::int64_t end;
-  int last;  ///< rank
+  std::int64_t count;
 };
 
 /// The elements of a bucket: those of its parameters, with space between them.

@@ -5,9 +5,11 @@
 namespace lockstep::train {
 namespace {
 
-comm::Buffer part_of(const comm::Buffer& all, std::int64_t begin, std::int64_t end) {
-  return {static_cast<std::byte*>(all.data) + static_cast<std::size_t>(begin) * comm::size_of(all.type),
-          static_cast<std::size_t>(end - begin), all.type};
+comm::Buffer part_of_rank(const comm::Buffer& all, const comm::Communicator& communicator) {
+  const EqualParts parts(static_cast<std::int64_t>(all.count), communicator.size());
+  const auto begin = static_cast<std::size_t>(parts.begin_of(communicator.rank()));
+  return {static_cast<std::byte*>(all.data) + begin * comm::size_of(all.type),
+          static_cast<std::size_t>(parts.each), all.type};
 }
 
 // Gives the gradient the memory layout of the parameter.
@@ -31,24 +33,10 @@ CommFuture ShardingHook::start(GradBucket& bucket, comm::Communicator& communica
     }
   }
   const comm::Buffer all = bucket.memory();
-  const EqualParts parts(static_cast<std::int64_t>(all.count), communicator.size());
-  const auto options = [&] {
-    return comm::ReduceOptions{.op = comm::ReduceOp::average,
-                               .keep = std::make_shared<torch::Tensor>(bucket.buffer())};
-  };
-  CommFuture future;
-  if (parts.each > 0) {
-    const comm::Buffer mine =
-        part_of(all, parts.begin_of(communicator.rank()), parts.begin_of(communicator.rank() + 1));
-    future.works.push_back(
-        communicator.reduce_scatter(all.data, mine, fmt::format("bucket {}", bucket.index()), options()));
-  }
-  if (parts.rest_begin < parts.end) {
-    future.works.push_back(communicator.all_reduce(part_of(all, parts.rest_begin, parts.end),
-                                                   fmt::format("the rest of bucket {}", bucket.index()),
-                                                   options()));
-  }
-  return future;
+  return {{communicator.reduce_scatter(
+              all.data, part_of_rank(all, communicator), fmt::format("bucket {}", bucket.index()),
+              {.op = comm::ReduceOp::average, .keep = std::make_shared<torch::Tensor>(bucket.buffer())})},
+          {}};
 }
 
 Shards::Shards(const ShardingHook& hook, const std::map<const void*, std::size_t>& index_of)
@@ -119,16 +107,7 @@ Shards::Moved Shards::gather(comm::Communicator& communicator) {
   for (const ddp::FlatBucket& bucket : buckets_) {
     const comm::Buffer all = bucket.buffer();
     moved.bytes += all.bytes();
-    const EqualParts parts(static_cast<std::int64_t>(all.count), communicator.size());
-    if (parts.each > 0) {
-      const comm::Buffer mine =
-          part_of(all, parts.begin_of(communicator.rank()), parts.begin_of(communicator.rank() + 1));
-      works.push_back(communicator.all_gather(mine, all.data, bucket.label()));
-    }
-    if (parts.rest_begin < parts.end) {
-      works.push_back(communicator.broadcast(part_of(all, parts.rest_begin, parts.end),
-                                             communicator.size() - 1, "the rest of the " + bucket.label()));
-    }
+    works.push_back(communicator.all_gather(part_of_rank(all, communicator), all.data, bucket.label()));
   }
   for (const auto& work : works) work->wait();
   if (!buckets_.empty() && buckets_.front().tensor().is_cpu()) moved.ns = comm::duration_ns(works);

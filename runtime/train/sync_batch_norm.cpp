@@ -11,10 +11,6 @@
 #include "runtime/ddp/device.h"
 #include "runtime/ddp/flat_bucket.h"
 
-// GCC 14 reports that LibTorch's Function::apply() copies beyond a vector, which cannot happen.
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Warray-bounds"
-
 namespace lockstep {
 namespace {
 
@@ -282,5 +278,3 @@ void convert_sync_batch_norm(World& world, torch::nn::Module& module) {
 }
 
 }  // namespace lockstep
-
-#pragma GCC diagnostic pop

@@ -118,7 +118,7 @@ std::string heat(const json& panel, const Axes& axes) {
   std::size_t number = 0;
   for (const json& series : all) {
     const double y = kTop + kHeight - row * static_cast<double>(++number);
-    svg += text_at(kLeft - 8, y + row / 2 + 4, "end", escape(series.at("name")));
+    svg += text_at(kLeft - 8, y + row / 2 + 4, "end", escape(series.at("name").get<std::string>()));
     const auto& points = series.at("points");
     const double cell = axes.width / static_cast<double>(std::max<std::size_t>(1, points.size()));
     for (std::size_t i = 0; i < points.size(); ++i) {
@@ -137,10 +137,10 @@ std::string heat(const json& panel, const Axes& axes) {
 
 std::string table(const json& panel) {
   std::string html = "<table><tr>";
-  for (const json& column : panel.at("columns")) html += "<th>" + escape(column) + "</th>";
+  for (const json& column : panel.at("columns")) html += "<th>" + escape(column.get<std::string>()) + "</th>";
   for (const json& row : panel.at("rows")) {
     html += "</tr>\n<tr>";
-    for (const json& cell : row) html += "<td>" + escape(cell) + "</td>";
+    for (const json& cell : row) html += "<td>" + escape(cell.get<std::string>()) + "</td>";
   }
   return "<div class=\"scroll\">" + html + "</tr></table></div>";
 }
@@ -148,7 +148,8 @@ std::string table(const json& panel) {
 std::string content(const json& panel) {
   const std::string kind = panel.at("kind");
   if (kind == "stat")
-    return "<div class=\"numbers\"><div><b>" + escape(panel.at("text")) + "</b></div></div>";
+    return "<div class=\"numbers\"><div><b>" + escape(panel.at("text").get<std::string>()) +
+           "</b></div></div>";
   if (kind == "table") return table(panel);
   return kind == "heatmap" ? heat(panel, axes_of(panel)) : lines(panel, axes_of(panel));
 }
@@ -163,7 +164,8 @@ int main() try {
       << "<div class=\"panels\">\n";
   for (const json& panel : page.at("panels")) {
     std::cout << fmt::format("<div style=\"grid-column: span {}; min-width: 0\"><h2>{}</h2>{}</div>\n",
-                             panel.at("w").get<int>(), escape(panel.at("title")), content(panel));
+                             panel.at("w").get<int>(), escape(panel.at("title").get<std::string>()),
+                             content(panel));
   }
   std::cout << "</div></body></html>\n";
   return 0;

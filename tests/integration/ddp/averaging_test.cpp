@@ -89,7 +89,7 @@ TEST(AveragedByCountStep, AsTheFirstOneHasTheBitsOfLaterOnes) {
         ddp.backward(ddp(input).square().sum(), input.size(0));
       }
       for (std::size_t i = 0; i < net->parameters().size(); ++i) {
-        const auto& gradient = net->parameters()[i].grad();
+        const auto gradient = net->parameters()[i].grad();
         if (step == 0) first.push_back(gradient.clone());
         EXPECT_TRUE(torch::equal(gradient, first[i])) << type << ", step " << step;
       }

