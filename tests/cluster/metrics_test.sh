@@ -10,6 +10,13 @@ trap '[ -z "$job" ] || on_head scancel "$job" 2>/dev/null' EXIT
 command -v prometheus >/dev/null || fail "prometheus is not installed"
 assert_within 20 value_is 4 'count(up{job="lockstep"} == 1)'
 
+# The exporters also count what earlier tests on this cluster did to their records.
+errors() {
+  local what
+  for what in record staging cache scrape; do echo "$what $(value "sum(lockstep_exporter_errors_total{what=\"$what\"})")"; done
+}
+errors_before=$(errors)
+
 on_head bash -c 'cat >simulated_job && chmod +x simulated_job' <"$build/bin/simulated_job"
 
 test_case "all ranks of a job on two nodes are in Prometheus while it runs"
@@ -66,7 +73,7 @@ on_head scancel "$job"
 await_job "$job"
 assert_within 20 value_is 4 "count(lockstep_rank_up{$mine} == 0)"
 assert_equal 4 "$(value "count(lockstep_steps_total{$mine})")"
-assert_equal 0 "$(value 'sum(lockstep_exporter_errors_total)')" "errors of the exporters"
+assert_equal "$errors_before" "$(errors)" "errors of the exporters"
 
 test_case "with --metrics=off a job has no records and no series"
 job=$(submit -N1 -n1 --metrics=off <<'SCRIPT'
