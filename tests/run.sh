@@ -46,7 +46,7 @@ fi
 jobs=$(nproc)
 # Tests wait more than they compute.
 test_jobs=$((jobs + (jobs + 1) / 2))
-# A clone in another folder finds what this one has compiled: with relative paths, the folder does not change the files.
+# A clone in another folder finds what this one has compiled.
 export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1
 # The first build in a folder compiles many files as one, in half the time. For development, where few files change at a
 # time, configure with -DCMAKE_UNITY_BUILD=OFF once; the folder remembers it.
@@ -54,7 +54,7 @@ unity=()
 [ -e build/$preset/CMakeCache.txt ] || unity=(-DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=8)
 begin=$SECONDS
 # Warnings are errors here only: a newer compiler than those of the tests may have other ones.
-cmake --preset $preset -DLOCKSTEP_WERROR=ON -DLOCKSTEP_RELATIVE_PATHS=ON "${unity[@]}"
+cmake --preset $preset -DLOCKSTEP_WERROR=ON "${unity[@]}"
 cmake --build --preset $preset -j "$jobs"
 built=$SECONDS
 reports=("$PWD/build/$preset/tests.xml")
