@@ -22,6 +22,7 @@ case $1 in
 esac
 [ "$SLURM_STEP_ID" = 0 ] || exit 0
 [ "$1" != hold ] || { trap '' TERM; exec sleep 1000; }
+[ "$1" != progress ] || { [ "$SLURM_PROCID" = 0 ] || exec sleep 1000; printf '45%% ' >&2 && kill -KILL $$; }
 mine() { grep "^$SLURM_STEP_ID " "ranks-$SLURM_JOB_ID"; }
 until [ "$(mine | wc -l)" = "$SLURM_NTASKS" ]; do sleep 0.1; done
 while mine | { while read -r _ _ _ pid; do kill -0 "$pid" || exit 1; done; }; do sleep 0.1; done
@@ -125,6 +126,16 @@ says() { job_output "$job" | grep -q "$1"; }
 assert_within 20 says waiting
 on_head scancel --batch --signal=USR1 "$job"
 ended "FAILED 75:0"
+start -- lockstep-run ./rank save
+assert_within 20 running 0 3
+on_head scancel --batch --signal=TERM "$job"
+ended "FAILED 75:0"
+assert_equal 3 "$(on_head sh -c "cat saved-$job" | wc -l)" "ranks that saved their state"
+
+test_case "a failure is seen after a line without an end, and in a step whose name is the user's"
+start -- lockstep-run --job-name=mine ./rank progress
+ended "COMPLETED 0:0"
+assert_contains "$(job_output "$job")" "restart 1 of 10 after n1: task 0: Killed"
 
 test_case "scancel and the time limit are not failures"
 start -- lockstep-run ./rank peers

@@ -27,6 +27,16 @@ std::string report_name(int rank) {
   return fmt::format("rank-{:05}.json", rank);
 }
 
+// NFS keeps a folder while a process has a file in it open. That must not fail a checkpoint that is complete, nor later ones.
+template <typename Removal>
+void try_to(const Removal& removal) {
+  try {
+    removal();
+  } catch (const Error& error) {
+    fmt::print(stderr, "lockstep: an old checkpoint stays for now: {}\n", error.what());
+  }
+}
+
 }  // namespace
 
 Writer::Writer(WriterOptions options, FileSystem& system) : options_(std::move(options)), system_(system) {
@@ -34,17 +44,17 @@ Writer::Writer(WriterOptions options, FileSystem& system) : options_(std::move(o
 
 void Writer::write(std::int64_t step, const std::vector<OutgoingFile>& files, const std::vector<int>& writers,
                    const std::function<void()>& released) {
+  // Counted, because a checkpoint that failed may be written again; by all ranks, because other ranks may write the next one.
+  current_ = fmt::format(".{}.{}.{}.{}", folder_name(step), options_.training, options_.run, ++count_);
   if (std::find(writers.begin(), writers.end(), options_.rank) == writers.end()) {
     released();
     return;
   }
-  // Counted, because a checkpoint that failed may be written again.
-  current_ = fmt::format(".{}.{}.{}.{}", folder_name(step), options_.training, options_.run, ++count_);
   written_ = 0;
   const Path folder = options_.folder / current_;
   try {
     options_.check_lock();
-    if (options_.rank == 0) remove_leftovers(folder);
+    if (options_.rank == 0) try_to([&] { remove_leftovers(folder); });
     make_folders(system_, options_.folder);
     system_.make_folder(folder, 0777);
     RankReport mine;
@@ -223,7 +233,7 @@ void Writer::publish(const Path& folder, std::int64_t step, const std::vector<in
   move_away(name);
   system_.rename(folder, name);
   system_.sync_folder(options_.folder);
-  remove_old(step);
+  try_to([&] { remove_old(step); });
 }
 
 // Nullopt if the folder is not a checkpoint.

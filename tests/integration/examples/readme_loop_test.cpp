@@ -241,10 +241,9 @@ TEST_F(ReadmeLoop, IsProfiledByTheEnvironment) {
   EXPECT_THAT(read_text_file(records() / "operators.txt"), HasSubstr("aten::addmm"));
 #ifdef WITH_REPORT
   const auto run = report::load({records()});
-  EXPECT_THAT(
-      report::to_text(run),
-      AllOf(HasSubstr("profile of rank 0"), HasSubstr("  aten::"), HasSubstr("forward  backward"),
-            ContainsRegex("\n[^\n]* embedding\n"), ContainsRegex("\n[^\n]* linear\n")));
+  EXPECT_THAT(report::to_text(run),
+              AllOf(HasSubstr("profile of rank 0"), HasSubstr("  aten::"), HasSubstr("forward  backward"),
+                    ContainsRegex("\n[^\n]* embedding\n"), ContainsRegex("\n[^\n]* linear\n")));
 #endif
 }
 

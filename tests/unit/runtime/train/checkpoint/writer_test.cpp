@@ -217,6 +217,20 @@ TEST_F(Checkpoints, OnAFullDiskWithALocalFolderThePreviousOneIsGood) {
 }
 
 // A kill leaves what was written; a node that loses power leaves what was synced.
+// As NFS answers while a process has a file of the folder open.
+TEST_F(Checkpoints, OldOnesThatCannotBeRemovedDoNotFailNewOnes) {
+  WatchedFileSystem busy([](int, const FileCall& call) {
+    const bool removes_folder =
+        call.kind == FileCall::Kind::rmdir || (call.kind == FileCall::Kind::unlinkat && call.flags != 0);
+    return removes_folder ? ENOTEMPTY : 0;
+  });
+  Writer writer(options(), busy);
+  for (const int step : {1, 2, 3, 4}) write(writer, step);
+  EXPECT_EQ(newest(), 4);
+  write(5);  // the next run
+  EXPECT_THAT(names(), ElementsAre("step-000004", "step-000005"));
+}
+
 TEST_F(Checkpoints, EverythingIsSyncedBeforeItGetsItsName) {
   const fs::path temporary = folder_ / "run/.step-000001.t.r.1";
   std::set<std::string> not_synced;
