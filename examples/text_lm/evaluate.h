@@ -25,7 +25,10 @@ struct Evaluation {
 /// and get the same result.
 Evaluation evaluate(LanguageModel& model, const pack::Reader& pages, const Options& options, World& world);
 
-/// Returns a text of at most `tokens` tokens, drawn token by token.
-std::string write_text(LanguageModel& model, const Vocabulary& vocabulary, int tokens);
+/// "55.3 (12.3 k held-out tokens, 1.2 s)"
+std::string to_text(const Evaluation& evaluation);
+
+/// Returns a short text, drawn token by token.
+std::string write_text(LanguageModel& model, const Vocabulary& vocabulary);
 
 }  // namespace lockstep::text_lm
