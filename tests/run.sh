@@ -65,7 +65,7 @@ failures=build/$preset/Testing/Temporary/LastTestsFailed.log
 if [ $status -ne 0 ] && [ -s $failures ] && [ "$(wc -l <$failures)" -le 3 ]; then
   names=$(cut -d: -f2 $failures)
   reports+=("$PWD/build/$preset/tests-again.xml")
-  if ctest --test-dir build/$preset --output-on-failure --output-junit "${reports[1]}" --rerun-failed -j 1; then
+  if ctest --test-dir build/$preset --output-on-failure --output-junit "${reports[1]}" -j 1 "$@" --rerun-failed; then
     status=0
     while read -r name; do echo "UNSTABLE: $name failed beside other tests and passed alone"; done <<<"$names"
   fi
