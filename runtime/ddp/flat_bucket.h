@@ -43,7 +43,7 @@ class FlatBucket {
   std::size_t size() const { return views_.size(); }
   const std::vector<torch::Tensor>& views() const { return views_; }
 
-  /// The whole bucket in one dimension, with zeros between gradients and behind them, so that the ranks can cut it into equal
+  /// The whole bucket in one dimension, with zeros between gradients and after them, so that the ranks can cut it into equal
   /// parts; a complex number is two real ones.
   const torch::Tensor& tensor() const { return tensor_; }
 
