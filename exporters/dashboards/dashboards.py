@@ -4,7 +4,7 @@
   dashboards.py FOLDER
 
 In the queries below, `{}` selects the dashboard's nodes and job, `{R}` its ranks too, and `{J}` only its job; more matchers
-may follow after a comma. `[i]` is the interval of rates, `[r]` the whole time range at its end, `[r:1m]` the same in steps.
+may follow after a comma. `[i]` is the interval of rates, `[r]` the whole time range at its end, `[r:1m]` its minutes.
 """
 
 import json
@@ -180,8 +180,7 @@ def cluster():
         stat("Ranks running", "Live ranks of all jobs.", "sum(lockstep_rank_up{}) or vector(0)"),
         stat("Tokens per second", "Of all jobs, without padding.", "sum(rate(lockstep_tokens_total{}[i]))", "short"),
         stat("Goodput", "Share of all ranks' time that trained.", GOODPUT, "percentunit"),
-        stat("Computing", "Share of all jobs' step time in forward, backward and optimizer.",
-             'sum(lockstep:phase_seconds:rate2m{J, phase=~"forward|backward|optimizer"}) / sum(lockstep:phase_seconds:rate2m{J})', "percentunit"),
+        stat("Computing", "Share of all jobs' step time in forward, backward and optimizer.", 'sum(lockstep:phase_seconds:rate2m{J, phase=~"forward|backward|optimizer"}) / sum(lockstep:phase_seconds:rate2m{J})', "percentunit"),
         stat("GPUs not used", "GPUs that were granted to jobs that do not use them.", "sum(lockstep:gpus_unused:count{}) or vector(0)"),
         stat("Alerts", "Lockstep alerts that fire now. docs/admins/runbooks.md has a paragraph for each.", 'count(ALERTS{alertname=~"Lockstep.*", alertstate="firing"}) or vector(0)'),
         stat("Exporters down", "Scrape targets of the job `lockstep` that do not answer.", 'count(up{job="lockstep"} == 0) or vector(0)')]),
@@ -214,7 +213,7 @@ def cluster():
             ("worst job ÷ median", "max by (node) (avg_over_time(lockstep:node_own_time:ratio{}[r]))", "suffix:×"),
             ("GPUs slowed", "avg by (node) (avg_over_time(lockstep:node_gpu_slowed:ratio{}[r]))", "percentunit"),
             ("Xids", "sum by (node) (sum_over_time(lockstep:node_gpu_xid_errors:increase5m{}[r]))", "none"),
-            ("page-ins/s", "avg by (node) (avg_over_time(lockstep:node_page_ins:rate{}[r:5m]))", "short")], (suspects, 20), 12, links=SHOW_NODE, timeFrom="14d"),
+            ("page-ins/s", "avg by (node) (avg_over_time(lockstep:node_page_ins:rate{}[r:1m]))", "short")], (suspects, 20), 12, links=SHOW_NODE, timeFrom="14d"),
         table("Nodes", "CPUs in use, memory, and pages that came from a disk: by node_exporter, else by the ranks' records. The 30 nodes with the highest share of memory.", ("node",), [
             ("CPUs", "max by (node) (lockstep:node_cpus:rate{})", "short"), ("memory", "max by (node) (lockstep:node_memory:ratio{})", "percentunit"),
             ("page-ins/s", "max by (node) (lockstep:node_page_ins:rate{})", "short"), ("ranks", "sum by (node) (lockstep_exporter_ranks{})", "none")],
@@ -356,7 +355,7 @@ def node():
 
 def expand(query, selectors):
     query = re.sub(r"(?<=\w)\{([RJN]?)(, [^}]*)?\}", lambda found: "{" + (selectors[found[1]] + (found[2] or "")).removeprefix(", ") + "}", query)
-    return re.sub(r"\[r(:\w+)?\]", r"[$__range\1] @ end()", query.replace("[i]", "[$__rate_interval]"))
+    return re.sub(r"\[r(:1m)?\]", r"[$__range\1] @ end()", query.replace("[i]", "[$__rate_interval]"))
 
 
 def place(rows, selectors):
