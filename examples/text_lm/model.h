@@ -25,15 +25,15 @@
 namespace lockstep::text_lm {
 
 // Queries are processed in blocks, so that most of the upper triangle, which is masked, is never computed.
-constexpr std::int64_t kQueryBlock = 128;
+inline constexpr std::int64_t kQueryBlock = 128;
 
 // The target of a token that is not predicted.
-constexpr std::int64_t kIgnored = -100;
+inline constexpr std::int64_t kIgnored = -100;
 
 // The deviations of the initial weights. The embedding's is smaller: a norm follows it, and a step of the
 // optimizer changes the direction of a short vector more.
-constexpr double kDeviation = 0.02;
-constexpr double kEmbeddingDeviation = 0.005;
+inline constexpr double kDeviation = 0.02;
+inline constexpr double kEmbeddingDeviation = 0.005;
 
 /// Attention of one sequence; all are [heads, length, width of a head].
 inline torch::Tensor causal_attention(const torch::Tensor& queries, const torch::Tensor& keys,

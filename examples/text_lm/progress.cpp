@@ -41,7 +41,8 @@ void Progress::end_step() {
   ++now_.steps;
   collect();
   const double seconds = began_.seconds + seconds_between(begin_ns_, monotonic_ns());
-  sums_ = torch::tensor({static_cast<double>(tokens_here_), world_.rank() == 0 ? seconds : 0}, torch::kDouble);
+  sums_ =
+      torch::tensor({static_cast<double>(tokens_here_), world_.rank() == 0 ? seconds : 0}, torch::kDouble);
   summing_ = all_reduce_async(world_, sums_, ReduceOp::sum, "progress");
   tokens_here_ = 0;
   if (now_.seconds - line_.seconds >= kSecondsBetweenLines) print();
@@ -109,18 +110,22 @@ double Progress::learning_rate_factor() const {
   return warm * (kLowestRate + (1 - kLowestRate) * wave);
 }
 
-nlohmann::json Progress::report() const {
+nlohmann::json Progress::report(const data::Loader& loader) const {
   const double seconds = now_.seconds - began_.seconds;
   const auto tokens = static_cast<double>(now_.tokens - began_.tokens);
   const double rate = seconds > 0 ? tokens / seconds : 0;
   say(options_, world_, "trained {} steps on {} tokens in {}: {} tokens/s\n", now_.steps - began_.steps,
       format_count(tokens), format_seconds(seconds), format_count(rate));
+  const auto advice = loader.advice();
+  say(options_, world_, "waited {} for data after each epoch's first batch; {}\n",
+      format_seconds(advice.waited_seconds), data::to_text(advice));
   return {{"ranks", world_.size()},
           {"device", loss_here_.device().str()},
           {"steps", now_.steps},
           {"tokens", now_.tokens},
           {"seconds", seconds},
           {"tokens_per_second", rate},
+          {"data_wait_seconds", advice.waited_seconds},
           {"loss", loss_},
           {"resumed_at_step", began_.steps},
           {"samples", seen_.numel()},

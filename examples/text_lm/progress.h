@@ -16,7 +16,7 @@
 #include <utility>
 
 #include "examples/text_lm/options.h"
-#include "runtime/data/loader_options.h"
+#include "runtime/data/loader.h"
 #include "runtime/lockstep.h"
 
 namespace lockstep::text_lm {
@@ -58,8 +58,8 @@ class Progress {
   /// The factor of the next step's learning rate: warm-up, then half a cosine down to a tenth.
   double learning_rate_factor() const;
 
-  /// Prints a line, and returns the results for --json.
-  nlohmann::json report() const;
+  /// Prints the results, and returns them for --json.
+  nlohmann::json report(const data::Loader& loader) const;
 
  private:
   struct Position {
@@ -85,7 +85,7 @@ class Progress {
   torch::Tensor sums_;            // the last step's tokens and the seconds, while `summing_` adds them
   WorkHandle summing_;
 
-  torch::Tensor loss_here_;           // of this rank since it was read, on the device
+  torch::Tensor loss_here_;  // of this rank since it was read, on the device
   std::int64_t loss_tokens_here_ = 0;
   double loss_ = 0;  // per token of all ranks when it was read
 

@@ -1,36 +1,24 @@
 // text_lm: trains a language model on packed pages of text, on all ranks that the launcher starts. Any model
 // can be trained with a loop like the one in train_with().
 
+#include <fmt/ranges.h>
 #include <torch/torch.h>
 
-#include <memory>
 #include <optional>
 
 #include "common/error.h"
+#include "common/files.h"
 #include "common/tool.h"
-#include "common/units.h"
 #include "examples/shared.h"
 #include "examples/text_lm/evaluate.h"
+#include "examples/text_lm/job.h"
 #include "examples/text_lm/progress.h"
-#include "runtime/data/loader.h"
 #include "runtime/lockstep.h"
 
 namespace lockstep::text_lm {
 namespace {
 
 using Ddp = DistributedDataParallel<LanguageModelImpl>;
-
-data::PlanOptions plan_of(const Options& options) {
-  return {.cap = options.cap,
-          .accumulate = options.accumulate,
-          .step_tokens = options.step_tokens,
-          .cost = data::transformer_cost({.width = options.model.width,
-                                          .layers = options.model.layers,
-                                          .vocabulary = options.model.vocabulary}),
-          .seed = Seeds(options.seed).data(),
-          .padded = options.padded,
-          .speeds = options.speeds};
-}
 
 torch::Tensor forward(Ddp& ddp, const data::Batch& batch, const Options& options) {
   const auto scope = ddp.world().timer().phase(profile::Phase::forward);
@@ -104,86 +92,48 @@ int train_with(Optimizer& optimizer, Ddp& ddp, data::Loader& loader, Progress& p
   return signal;
 }
 
-int train(LanguageModel& model, data::Loader& loader, Progress& progress, const Options& options,
-          World& world) {
-  Ddp ddp(model, world, {.check_model = true});
+int train(Job& job, Progress& progress, const Options& options, World& world) {
+  Ddp ddp(job.model, world, {.check_model = true});
   if (options.compress) ddp.register_comm_hook(bf16_compress_hook());
   const auto settings =
       torch::optim::AdamWOptions(options.learning_rate).betas({0.9, 0.95}).weight_decay(0.05);
+  const auto groups = decay_groups(*job.model, settings);  // weight decay for matrices only
   if (options.distributed_optimizer) {
-    DistributedOptimizer<FusedAdamW> optimizer(ddp, decay_groups(*model, settings));
-    return train_with(optimizer, ddp, loader, progress, options);
+    DistributedOptimizer<FusedAdamW> optimizer(ddp, groups);
+    return train_with(optimizer, ddp, *job.loader, progress, options);
   }
-  FusedAdamW optimizer(decay_groups(*model, settings));
-  return train_with(optimizer, ddp, loader, progress, options);
+  FusedAdamW optimizer(groups);
+  return train_with(optimizer, ddp, *job.loader, progress, options);
 }
 
 int run(const Options& options, int argc, char** argv) {
   World world(argc, argv);
   apply_settings(world, {.deterministic = options.deterministic});
-  const Seeds seeds(options.seed);
-  seeds.seed_model();
-  torch::Device device = torch::kCPU;
-  std::unique_ptr<pack::Reader> pages;
-  std::unique_ptr<pack::Reader> heldout;
-  LanguageModel model{nullptr};
-  std::optional<Vocabulary> vocabulary;
-  std::unique_ptr<data::Loader> loader;
-  const auto done = [&](const char* label, const std::function<void()>& work) {
-    return done_on_all_ranks(world, "text_lm", label, work);
-  };
-  if (!done("choosing the device", [&] { device = choose_device(options.device, world); })) return 2;
-  const auto open = [&] {
-    pages = open_pack(options.data, "--data");
-    heldout = open_pack(options.heldout, "--heldout");
-    if (!options.vocabulary_file.empty()) vocabulary.emplace(options.vocabulary_file);
-    model = LanguageModel(options.model);
-    model->to(device);
-  };
-  if (!done("opening the data", open)) return 1;
-  seeds.seed_rank(world);
-  // On a GPU the loader copies each batch there while the one before is used.
-  const auto make_loader = [&] {
-    loader = std::make_unique<data::Loader>(
-        *pages, plan_of(options), world,
-        data::LoaderOptions{.device = device, .transform = token_check(options.model.vocabulary)});
-  };
-  if (!done("making the loader", make_loader)) return 1;
-
-  say(options, world,
-      "text_lm on {}: {} parameters ({} layers, width {}); {} samples, {} tokens; steps for {} ranks x {} micro-batches of at most {} tokens\n",
-      device.str(), format_count(static_cast<double>(model->parameter_count())), options.model.layers,
-      options.model.width, pages->size(), format_count(static_cast<double>(tokens_of(*pages))), world.size(),
-      options.accumulate, options.cap);
-  say(options, world, "loader of each rank: {}\n", loader->describe());
-  const auto before = evaluate(model, *heldout, options, world);
+  Job job;
+  if (const auto exit_code = open(job, options, world)) return *exit_code;
+  const auto before = evaluate(job.model, *job.heldout, options, world);
   say(options, world, "perplexity before training: {}\n", to_text(before));
-  Progress progress(options, *pages, world, device);
-  if (const int signal = train(model, *loader, progress, options, world)) {
+  Progress progress(options, *job.pages, world, job.device);
+  if (const int signal = train(job, progress, options, world)) {
     say(options, world, "stopped by signal {} after {} steps: start it again to continue from {}\n", signal,
         progress.steps(), options.checkpoint.string());
     return StopSignal::kExitCode;
   }
-  auto results = progress.report();
-  const auto advice = loader->advice();
-  say(options, world, "waited {} for data after each epoch's first batch; {}\n",
-      format_seconds(advice.waited_seconds), data::to_text(advice));
-  const auto after = evaluate(model, *heldout, options, world);
+  auto results = progress.report(*job.loader);
+  const auto after = evaluate(job.model, *job.heldout, options, world);
   say(options, world, "perplexity after training: {}\n", to_text(after));
   say(options, world, "perplexity on held-out pages: {:.1f} -> {:.1f}\n", before.perplexity,
       after.perplexity);
-  if (options.json) {
-    results.update({{"data_wait_seconds", advice.waited_seconds},
-                    {"perplexity_before", before.perplexity},
-                    {"perplexity_after", after.perplexity}});
-    if (world.rank() == 0) Tool::print(results);
-    return 0;
+  results["perplexity_before"] = before.perplexity;
+  results["perplexity_after"] = after.perplexity;
+  if (world.rank() == 0 && !options.sample.empty()) {
+    job.model->to(torch::kCPU);
+    const auto text = write_text(job.model);
+    const auto* const ids = text.data_ptr<std::int64_t>();
+    write_file_atomically(options.sample, fmt::format("{}\n", fmt::join(ids, ids + text.size(0), " ")));
   }
-  if (vocabulary && world.rank() == 0) {
-    model->to(torch::kCPU);
-    say(options, world, "the model writes:\n{}\n", write_text(model, *vocabulary));
-  }
-  print_verdict(world);
+  if (!options.json) print_verdict(world);
+  if (options.json && world.rank() == 0) Tool::print(results);
   return 0;
 }
 
