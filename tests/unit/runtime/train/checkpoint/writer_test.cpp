@@ -216,7 +216,6 @@ TEST_F(Checkpoints, OnAFullDiskWithALocalFolderThePreviousOneIsGood) {
   expect_previous_survives_a_full_disk(EIO);
 }
 
-// A kill leaves what was written; a node that loses power leaves what was synced.
 // As NFS answers while a process has a file of the folder open.
 TEST_F(Checkpoints, OldOnesThatCannotBeRemovedDoNotFailNewOnes) {
   WatchedFileSystem busy([](int, const FileCall& call) {
@@ -231,6 +230,7 @@ TEST_F(Checkpoints, OldOnesThatCannotBeRemovedDoNotFailNewOnes) {
   EXPECT_THAT(names(), ElementsAre("step-000004", "step-000005"));
 }
 
+// A kill leaves what was written; a node that loses power leaves what was synced.
 TEST_F(Checkpoints, EverythingIsSyncedBeforeItGetsItsName) {
   const fs::path temporary = folder_ / "run/.step-000001.t.r.1";
   std::set<std::string> not_synced;
