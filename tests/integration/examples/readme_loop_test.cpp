@@ -238,8 +238,10 @@ TEST_F(ReadmeLoop, IsProfiledByTheEnvironment) {
     EXPECT_LT(std::max(slice.begin, second.at(name).begin), std::min(slice.end, second.at(name).end)) << name;
   }
   EXPECT_GT(reductions, 0);
-  EXPECT_THAT(read_text_file(records() / "operators.txt"), HasSubstr("aten::addmm"));
+  EXPECT_THAT(read_text_file(records() / "operators.txt"),
+              AllOf(HasSubstr("aten::addmm"), HasSubstr("aten::embedding")));
 #ifdef WITH_REPORT
+  // The report has the ten operators that took longest, and which these are depends on the machine's load.
   const auto run = report::load({records()});
   EXPECT_THAT(report::to_text(run),
               AllOf(HasSubstr("profile of rank 0"), HasSubstr("  aten::"), HasSubstr("forward  backward"),
