@@ -70,10 +70,10 @@ FlatBucket::FlatBucket(comm::Communicator& communicator, std::string label,
     : label_(std::move(label)) {
   std::size_t bytes = 0;
   for (const auto& parameter : parameters) bytes += bytes_in_bucket(parameter);
-  const auto type = data_type_of(parameters.at(0).scalar_type(), label_);
-  const std::size_t line = comm::size_of(type) * static_cast<std::size_t>(communicator.size());
-  bytes = (bytes + line - 1) / line * line;
   const auto scalar = parameters.at(0).scalar_type();
+  const auto type = data_type_of(scalar, label_);
+  const std::size_t of_all_ranks = comm::size_of(type) * static_cast<std::size_t>(communicator.size());
+  bytes = (bytes + of_all_ranks - 1) / of_all_ranks * of_all_ranks;
   const auto options = torch::TensorOptions().dtype(scalar).device(parameters.at(0).device());
   torch::Tensor block;  // of a device's allocator
   if (options.device().is_cpu()) {

@@ -33,7 +33,8 @@ void try_to(const Removal& removal) {
   try {
     removal();
   } catch (const Error& error) {
-    fmt::print(stderr, "lockstep: an old checkpoint stays for now: {}\n", error.what());
+    fmt::print(stderr, "lockstep: an old checkpoint is left; the next one tries to remove it again: {}\n",
+               error.what());
   }
 }
 
