@@ -32,6 +32,7 @@ class SignalWatch:
         self.replaced = {}
         self.wakeup = -1
         self.ending = threading.Lock()
+        self.mask = threading.local()  # of the signals that a forking thread had blocked
         self.set_handler = ctypes.CDLL(None).signal  # signal.signal() works only in the main thread
         caught = caught_signals()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
@@ -86,13 +87,16 @@ class SignalWatch:
             signal.set_wakeup_fd(found)
 
     def pause(self):
-        """Before a fork: a signal to the new process must not wake this one's thread."""
+        """Before a fork: a signal to the new process must not wake this one's thread. It waits until the new process has its
+        own handlers, because Python forgets there what arrived before."""
+        self.mask.blocked = signal.pthread_sigmask(signal.SIG_BLOCK, self.replaced)
         if threading.current_thread() is threading.main_thread():
             self._set_wakeup(self.wakeup, -1)
 
     def resume(self):
         if threading.current_thread() is threading.main_thread():
             self._set_wakeup(-1, self.wakeup)
+        signal.pthread_sigmask(signal.SIG_SETMASK, self.mask.blocked)
 
     def forget(self):
         """In a forked process, which is not recorded."""
@@ -100,6 +104,7 @@ class SignalWatch:
         for number, handler in self.replaced.items():
             if signal.getsignal(number) == self.handle:
                 signal.signal(number, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, self.mask.blocked)
 
 
 def caught_signals():
