@@ -78,7 +78,7 @@ say "corpus: the man pages, as tokens, packed"
 examples/text_lm/prepare.sh "$work/corpus" --bin build/$preset/bin --max-tokens 256
 
 say "size of a step: lockstep-plan suggest"
-# The model's cost for each token (text_lm/train.cpp), as the loader plans with it.
+# The model's cost for each token (text_lm/job.cpp), as the loader plans with it.
 table=$("build/$preset/bin/lockstep-plan" suggest "$work/corpus/manpages" --ranks 4 --cap 1024 --cost 2867,1)
 echo "$table"
 read -r accumulate step_tokens < <(sed -nE 's/^recommended: .*accumulate = ([0-9]+),.*step_tokens = ([0-9]+).*$/\1 \2/p' <<<"$table")
@@ -106,7 +106,7 @@ on_head() { "${cluster[@]}" exec --name quickstart --state "$state" "$@"; }
 home=/mnt/shared/home/alice
 on_head --user root -- rm -rf $home/text_lm
 on_head --user alice -- mkdir -p $home/text_lm/report /mnt/shared/home/alice/data
-tar -C "$work/corpus" -cf - manpages manpages-heldout tokenizer.vocab |
+tar -C "$work/corpus" -cf - manpages manpages-heldout |
   on_head --user alice -- tar -C $home/data -xf - --keep-newer-files --warning=no-ignore-newer
 tar -C build/$preset/bin -cf - text_lm | on_head --user alice -- tar -C $home/text_lm -xf -
 tar -C examples/text_lm -cf - text_lm.sbatch | on_head --user alice -- tar -C $home/text_lm -xf -

@@ -22,6 +22,11 @@ std::filesystem::path staged(const char* name) {
   return folder ? std::filesystem::path(*folder) / name : std::filesystem::path();
 }
 
+std::unique_ptr<pack::Reader> open_pack(const std::filesystem::path& path, const char* option) {
+  if (path.empty()) fail("no data: give {} DIR, or submit with --stage (LOCKSTEP_DATA is not set)", option);
+  return pack::open(path);
+}
+
 c10::Device choose_device(const std::string& name, const World& world) {
   const auto found = accelerator();
   if (name == "cpu" || (name == "auto" && !found)) return c10::kCPU;

@@ -7,15 +7,20 @@
 
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
 
 #include "runtime/comm/world.h"
+#include "staging/pack/reader.h"
 
 namespace lockstep {
 
 /// Data that the plugin staged for the job, under the name that prepare.sh gave it; "" without staging.
 std::filesystem::path staged(const char* name);
+
+/// Opens the pack that `option` names. Throws Error if `path` is empty, as without that option and without staging.
+std::unique_ptr<pack::Reader> open_pack(const std::filesystem::path& path, const char* option);
 
 /// `name` is "cpu", "cuda", or "auto": the node's devices if it has some that LibTorch can use. On a node
 /// with several devices a rank takes the one with its local rank; Slurm may also show each task only its own.

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include "common/clock.h"
-#include "common/error.h"
 #include "common/tool.h"
 #include "common/units.h"
 #include "examples/shared.h"
@@ -15,11 +14,6 @@ namespace {
 
 data::ImageOptions picture_options() {
   return {.size = {.height = 8, .width = 8}, .channels = 1};
-}
-
-std::unique_ptr<pack::Reader> open_pictures(const std::filesystem::path& path, const char* option) {
-  if (path.empty()) fail("no data: give {} DIR, or submit with --stage (LOCKSTEP_DATA is not set)", option);
-  return pack::open(path);
 }
 
 std::uint64_t step_pictures(const Options& options, const World& world) {
@@ -91,7 +85,7 @@ std::optional<int> parse(Options& options, const std::string& program, const std
 }
 
 Data open_data(const Options& options, const World& world) {
-  return {open_pictures(options.data, "--data"), open_pictures(options.heldout, "--heldout"),
+  return {open_pack(options.data, "--data"), open_pack(options.heldout, "--heldout"),
           choose_device(options.device, world)};
 }
 
@@ -104,7 +98,7 @@ Result train(const Network& forward, torch::nn::Module& module, DistributedDataP
   Result result;
   result.accuracy_before = accuracy(network, module, data, world);
   const auto loader = make_loader(data, options, world);
-  torch::optim::AdamW optimizer(
+  FusedAdamW optimizer(
       decay_groups(module, torch::optim::AdamWOptions(options.learning_rate).weight_decay(0.05)));
   const std::uint64_t pictures = step_pictures(options, world);
   const std::uint64_t steps = options.epochs * ((data.training->size() + pictures - 1) / pictures);
@@ -135,7 +129,7 @@ Result train(const Network& forward, torch::nn::Module& module, DistributedDataP
       losses[1] += batch.loss_tokens;
       if (!batch.last_of_step) continue;
       const auto scope = world.timer().phase(profile::Phase::optimizer);
-      clip_grad_norm(parameters_of(module), options.clip);
+      clip_grad_norm(optimizer, options.clip);
       optimizer.step();
       optimizer.zero_grad();
       learning_rate.step();

@@ -29,19 +29,12 @@ void add_options(CLI::App& app, Options& options) {
   app.add_flag(
       "--padded", options.padded,
       "Train on padded rows, one for each page, instead of pages end to end, as for a model that cannot use packed batches");
-  app.add_option("--speeds", options.speeds,
-                 "Relative speeds of the ranks, one for each: a slower rank gets less data")
-      ->delimiter(',');
   app.add_option("--lr", options.learning_rate, "Maximum learning rate")->check(CLI::PositiveNumber);
   app.add_option("--warm-up", options.warm_up, "Steps until the learning rate reaches its maximum")
       ->check(CLI::NonNegativeNumber);
-  app.add_option("--weight-decay", options.weight_decay, "Weight decay of the matrices")
-      ->check(CLI::NonNegativeNumber);
   app.add_option("--clip", options.clip, "Maximum norm of the gradients")->check(CLI::PositiveNumber);
-  app.add_option(
-         "--optimizer", options.optimizer,
-         "AdamW of this kind: fused (one pass over memory; on CPUs), libtorch, or distributed (each rank has a part of its state)")
-      ->check(CLI::IsMember({"fused", "libtorch", "distributed"}));
+  app.add_flag("--distributed-optimizer", options.distributed_optimizer,
+               "Each rank has a part of the optimizer's state, instead of all of it");
   app.add_flag("--bf16", options.bf16, "Compute in bfloat16 where that is precise enough");
   app.add_flag("--compress", options.compress, "Send gradients as bfloat16");
   app.add_flag("--activation-checkpointing", options.model.activation_checkpointing,
@@ -57,15 +50,10 @@ void add_options(CLI::App& app, Options& options) {
   app.add_option(
       "--checkpoint", options.checkpoint,
       "Folder of checkpoints, shared by all nodes: resume from the newest, also on another number of ranks; save regularly, at the end, and on SIGTERM or SIGUSR1");
-  app.add_option("--checkpoint-local", options.checkpoint_local,
-                 "Folder on the node's own disk: write checkpoints there first");
   app.add_option("--checkpoint-steps", options.checkpoint_steps, "Steps between two checkpoints")
       ->check(CLI::PositiveNumber);
-  app.add_option("--save", options.save, "Write the trained parameters to this file");
-  app.add_option("--sample", options.vocabulary_file,
-                 "Path of tokenizer.vocab: print a text that the trained model writes");
-  app.add_option("--sample-tokens", options.sample_tokens, "Maximum tokens of that text")
-      ->check(CLI::PositiveNumber);
+  app.add_option("--sample", options.sample,
+                 "Write a text of the trained model to this file, as token ids for spm_decode");
 }
 
 }  // namespace

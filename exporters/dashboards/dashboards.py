@@ -4,7 +4,7 @@
   dashboards.py FOLDER
 
 In the queries below, `{}` selects the dashboard's nodes and job, `{R}` its ranks too, and `{J}` only its job; more matchers
-may follow after a comma. `[i]` is the interval of rates, `[r]` the whole time range at its end.
+may follow after a comma. `[i]` is the interval of rates, `[r]` the whole time range at its end, `[r:1m]` its minutes.
 """
 
 import json
@@ -103,6 +103,7 @@ def variable(name, label, what, query, several=False, sort=1):
 SCORES = "last_over_time(lockstep:straggler_score:ratio{R}[r]) or last_over_time(lockstep_straggler_score{R}[r])"
 GOODPUT = 'sum(rate(lockstep_job_seconds_total{, cause="trained"}[i])) / sum(rate(lockstep_job_seconds_total{}[i]))'
 GOODPUT_BY_CAUSE = "sum by (cause) (rate(lockstep_job_seconds_total{}[i])) / on () group_left () (sum(rate(lockstep_job_seconds_total{}[i])) > 0)"
+STEPS = 'sum(lockstep:step_seconds_bucket:rate2m{J, le="+Inf"})'
 SHARES = "The parts of the step add up to it. Waiting for a later rank is imbalance."
 
 
@@ -147,8 +148,8 @@ def ranks_tables(key, scores):
             ("unused blocks", each("lockstep_gpu_allocator_unused_bytes{R}"), "bytes")], (f"-max by ({by}) (lockstep:gpu_busy:ratio{{R}})", 15), **one_key)]
 
 
-def by_phase(quantile):
-    return f"histogram_quantile({quantile}, sum by (phase, le) (rate(lockstep_phase_duration_seconds_bucket{{}}[i])))"
+def by_phase(quantile, buckets="lockstep:phase_duration_seconds_bucket:rate2m{J}"):
+    return f"histogram_quantile({quantile}, sum by (phase, le) ({buckets}))"
 
 
 def exporter():
@@ -173,14 +174,13 @@ def cluster():
     slow_jobs = "count by (node) (count by (node, job_id) (avg_over_time(lockstep:node_own_time:ratio{}[r]) > 1.05))"
     all_jobs = "count by (node) (count by (node, job_id) (avg_over_time(lockstep:node_own_time:ratio{}[r])))"
     suspects = f"({slow_jobs} / {all_jobs}) > 0.5 and {slow_jobs} >= 3"
-    joules = "sum by (job_id) (avg_over_time(lockstep:gpu_energy:rate{}[r])) * $__range_s"
+    joules = "sum by (job_id) (sum_over_time(lockstep:node_gpu_energy:rate{}[r:1m])) * 60"
     rows = [(None, [
         stat("Jobs running", "Job steps with at least one live rank.", "count(count by (job_id, step_id) (lockstep_rank_up{} == 1)) or vector(0)"),
         stat("Ranks running", "Live ranks of all jobs.", "sum(lockstep_rank_up{}) or vector(0)"),
         stat("Tokens per second", "Of all jobs, without padding.", "sum(rate(lockstep_tokens_total{}[i]))", "short"),
         stat("Goodput", "Share of all ranks' time that trained.", GOODPUT, "percentunit"),
-        stat("Computing", "Share of all step time in forward, backward and optimizer.",
-             'sum(rate(lockstep_phase_seconds_total{, phase=~"forward|backward|optimizer"}[i])) / sum(rate(lockstep_phase_seconds_total{}[i]))', "percentunit"),
+        stat("Computing", "Share of all jobs' step time in forward, backward and optimizer.", 'sum(lockstep:phase_seconds:rate2m{J, phase=~"forward|backward|optimizer"}) / sum(lockstep:phase_seconds:rate2m{J})', "percentunit"),
         stat("GPUs not used", "GPUs that were granted to jobs that do not use them.", "sum(lockstep:gpus_unused:count{}) or vector(0)"),
         stat("Alerts", "Lockstep alerts that fire now. docs/admins/runbooks.md has a paragraph for each.", 'count(ALERTS{alertname=~"Lockstep.*", alertstate="firing"}) or vector(0)'),
         stat("Exporters down", "Scrape targets of the job `lockstep` that do not answer.", 'count(up{job="lockstep"} == 0) or vector(0)')]),
@@ -202,7 +202,7 @@ def cluster():
         graph("Jobs by what bounds them", "The number of jobs for which each part of the step is the largest.", [
             ("count by (bound_by) (topk by (job_id, step_id) (1, lockstep:bound:ratio))", "{{bound_by}}")], "none", 8, True, overrides=COLOURS),
         graph("Step time by phase, all jobs", "Share of the step time of all ranks in each phase.", [
-            ("sum by (phase) (rate(lockstep_phase_seconds_total{}[i])) / on () group_left () sum(rate(lockstep_phase_seconds_total{}[i]))", "{{phase}}")],
+            ("sum by (phase) (lockstep:phase_seconds:rate2m{J}) / on () group_left () sum(lockstep:phase_seconds:rate2m{J})", "{{phase}}")],
             "percentunit", 8, True, overrides=COLOURS),
         graph("Tokens per second by job", "Without padding. The 20 largest jobs.", [
             (top(20, "sum by (job_id) (lockstep:tokens:rate)", "job_id", "sum by (job_id) (increase(lockstep_tokens_total{}[r]))"), "job {{job_id}}")])]),
@@ -211,9 +211,9 @@ def cluster():
             ("own time ÷ median", "avg by (node) (avg_over_time(lockstep:node_own_time:ratio{}[r]))", "suffix:×"),
             ("slow in jobs", slow_jobs, "none"), ("of jobs", all_jobs, "none"),
             ("worst job ÷ median", "max by (node) (avg_over_time(lockstep:node_own_time:ratio{}[r]))", "suffix:×"),
-            ("GPUs slowed", "sum by (node) (increase(lockstep_gpu_slowed_seconds_total{}[r])) / sum by (node) (increase(lockstep_gpu_measured_seconds_total{}[r]))", "percentunit"),
-            ("Xids", "sum by (node) (increase(lockstep_gpu_xid_errors_total{}[r]))", "none"),
-            ("page-ins/s", "avg by (node) (avg_over_time(lockstep:node_page_ins:rate{}[r]))", "short")], (suspects, 20), 12, links=SHOW_NODE, timeFrom="14d"),
+            ("GPUs slowed", "avg by (node) (avg_over_time(lockstep:node_gpu_slowed:ratio{}[r]))", "percentunit"),
+            ("Xids", "sum by (node) (sum_over_time(lockstep:node_gpu_xid_errors:increase5m{}[r]))", "none"),
+            ("page-ins/s", "avg by (node) (avg_over_time(lockstep:node_page_ins:rate{}[r:1m]))", "short")], (suspects, 20), 12, links=SHOW_NODE, timeFrom="14d"),
         table("Nodes", "CPUs in use, memory, and pages that came from a disk: by node_exporter, else by the ranks' records. The 30 nodes with the highest share of memory.", ("node",), [
             ("CPUs", "max by (node) (lockstep:node_cpus:rate{})", "short"), ("memory", "max by (node) (lockstep:node_memory:ratio{})", "percentunit"),
             ("page-ins/s", "max by (node) (lockstep:node_page_ins:rate{})", "short"), ("ranks", "sum by (node) (lockstep_exporter_ranks{})", "none")],
@@ -255,18 +255,18 @@ def job():
         stat("Slowest ÷ median", "Own time per step of the slowest rank, relative to the median rank. Own time is the step without exposed communication, because that is where a rank waits for others.",
              "max(lockstep:straggler_score:ratio{})", "suffix:×"),
         stat("Padding", "Share of the tokens that are padding.", "max(lockstep:padding:ratio{J})", "percentunit"),
-        stat("Energy", "Of the job's GPUs in the chosen range.", "sum(avg_over_time(lockstep:gpu_energy:rate{}[r])) * $__range_s", "joule"),
+        stat("Energy", "Of the job's GPUs in the chosen range.", "sum(sum_over_time(lockstep:node_gpu_energy:rate{}[r:1m])) * 60", "joule"),
         stat("Ranks running", "Ranks whose process lives.", "sum(lockstep_rank_up{})")]),
     ("Time", [
         graph("Step by phase, mean over ranks", "Seconds per step. The phases add up to the step.", [
-            ("sum by (phase) (rate(lockstep_phase_seconds_total{}[i])) / on () group_left () sum(rate(lockstep_steps_total{}[i]))", "{{phase}}")], "s", 12, True, overrides=COLOURS),
+            (f"sum by (phase) (lockstep:phase_seconds:rate2m{{J}}) / on () group_left () {STEPS}", "{{phase}}")], "s", 12, True, overrides=COLOURS),
         graph("Parts of the step", SHARES, [("max by (bound_by) (lockstep:bound:ratio{J})", "{{bound_by}}")], "percentunit", 12, True, overrides=COLOURS),
         graph("Median by phase", "Median over steps and ranks of the time in each phase.", [(by_phase(0.5), "{{phase}}")], "s", overrides=COLOURS),
         graph("99th percentile by phase", "99th percentile over steps and ranks of the time in each phase.", [(by_phase(0.99), "{{phase}}")], "s", overrides=COLOURS),
-        heat("Step times of all ranks", "Steps per interval, by duration.", "sum by (le) (increase(lockstep_step_seconds_bucket{R}[i]))", "s"),
+        heat("Step times of all ranks", "Steps per second, by duration.", "sum by (le) (lockstep:step_seconds_bucket:rate2m{J})", "s"),
         graph("Goodput by cause", "What the time of the job's ranks was used for.", [(GOODPUT_BY_CAUSE, "{{cause}}")], "percentunit", 8, True, overrides=COLOURS, maximum=1),
         graph("Checkpoints", "Seconds per step in which checkpoints are written, mean over ranks.", [
-            ('sum(rate(lockstep_phase_seconds_total{, phase="checkpoint"}[i])) / sum(rate(lockstep_steps_total{}[i]))', "checkpoint")], "s"),
+            (f'sum(lockstep:phase_seconds:rate2m{{J, phase="checkpoint"}}) / {STEPS}', "checkpoint")], "s"),
         graph("Skipped steps and samples", "Steps per second that the loss scaler skipped, its factor (0 without a loss scaler), and damaged samples per second that the loader left out.", [
             ("sum(rate(lockstep_skipped_steps_total{}[i]))", "skipped steps"), ("max(lockstep_loss_scale{})", "loss scale"), ("sum(rate(lockstep_skipped_samples_total{}[i]))", "damaged samples")])]),
     ("Ranks", [
@@ -329,12 +329,12 @@ def node():
     ("Ranks on the node", [
         table("Jobs", "One line for each job with ranks on the node. Own time ÷ median: of this node's ranks, relative to the median rank of the whole job; empty for jobs on one node.", ("job_id",), [
             (None, "max by (job_id, user_name, program, ranks) (lockstep_job_info{})", "none"), ("tokens/s here", "sum by (job_id) (rate(lockstep_tokens_total{}[i]))", "short"),
-            ("ranks here", live, "none"), ("own time ÷ median", "max by (job_id) (lockstep:node_own_time:ratio{})", "suffix:×"),
+            ("ranks here", live, "none"), ("own time ÷ median", "max by (job_id) (last_over_time(lockstep:node_own_time:ratio{}[r]))", "suffix:×"),
             ("memory ÷ limit", "max by (job_id) (lockstep:job_memory:ratio{})", "percentunit"), ("GPUs not used", "sum by (job_id) (lockstep:gpus_unused:count{})", "none")], (live, 30), links=SHOW_JOB),
         *ranks_tables(("job_id", "rank"), scores),
         graph("Step by phase", "Share of the step time of the node's ranks in each phase.", [
             ("sum by (phase) (rate(lockstep_phase_seconds_total{R}[i])) / on () group_left () sum(rate(lockstep_phase_seconds_total{R}[i]))", "{{phase}}")], "percentunit", 8, True, overrides=COLOURS),
-        graph("99th percentile by phase", "Over the steps of the node's ranks.", [(by_phase(0.99), "{{phase}}")], "s", overrides=COLOURS),
+        graph("99th percentile by phase", "Over the steps of the node's ranks.", [(by_phase(0.99, "rate(lockstep_phase_duration_seconds_bucket{}[i])"), "{{phase}}")], "s", overrides=COLOURS),
         graph("Pages from a disk", "Page-ins per second: by node_exporter, else by the ranks.", [("lockstep:node_page_ins:rate{N}", "page-ins")])]),
     ("Data", [
         graph("Cache", "Size of the cache, its part in the store that all users share, and what its file system has left for users.", [
@@ -355,7 +355,7 @@ def node():
 
 def expand(query, selectors):
     query = re.sub(r"(?<=\w)\{([RJN]?)(, [^}]*)?\}", lambda found: "{" + (selectors[found[1]] + (found[2] or "")).removeprefix(", ") + "}", query)
-    return query.replace("[i]", "[$__rate_interval]").replace("[r]", "[$__range] @ end()")
+    return re.sub(r"\[r(:1m)?\]", r"[$__range\1] @ end()", query.replace("[i]", "[$__rate_interval]"))
 
 
 def place(rows, selectors):

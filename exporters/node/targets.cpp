@@ -24,8 +24,8 @@ std::string targets_of(const std::string& sinfo, int port) {
 
 std::string targets_of_slurm(int port) {
   // Without an answer from slurmctld sinfo would wait for minutes.
-  const ProcessResult result =
-      run_process({"timeout", "--kill-after=1", "10", "sinfo", "--noheader", "--Node", "--format=%N %T"});
+  const ProcessResult result = run_process(
+      {"timeout", "--kill-after=1", "10", "sinfo", "--noheader", "--Node", "--all", "--format=%N %T"});
   constexpr int kTimedOut = 124;
   constexpr int kKilled = 137;
   if (result.exit_code == kTimedOut || result.exit_code == kKilled) {

@@ -12,7 +12,7 @@ namespace lockstep::exporter {
 /// `port`: [{"targets":["n1:9753",...]}]. Throws Error if sinfo cannot be run, fails, or takes longer than 10 s.
 std::string targets_of_slurm(int port);
 
-/// The same from what `sinfo --noheader --Node --format="%N %T"` prints.
+/// The same from what `sinfo --noheader --Node --all --format="%N %T"` prints.
 std::string targets_of(const std::string& sinfo, int port);
 
 }  // namespace lockstep::exporter

@@ -1,6 +1,6 @@
 """Batches of equal work for PyTorch's DataLoader: lockstep.BatchSampler.
 
-    sampler = lockstep.BatchSampler(lengths, cap=16384, cost=(6 * width, 1))
+    sampler = lockstep.BatchSampler(lengths, cap=16384, cost=(10 * width, 1))
     loader = DataLoader(data, batch_sampler=sampler, collate_fn=collate, num_workers=2)
     for epoch in range(sampler.epoch, epochs):
         sampler.set_epoch(epoch)
@@ -29,6 +29,7 @@ import lockstep
 from lockstep_pack import Error
 
 _STATE_VERSION = 1
+_MFD_NOEXEC_SEAL = 8  # since Linux 6.3, where vm.memfd_noexec=2 demands it
 _FILE_OPTIONS = {"lengths": "--lengths-u32", "loss_tokens": "--loss-tokens"}
 
 
@@ -152,6 +153,7 @@ class BatchSampler:
             header = tool.stdout.readline()  # it has read the files
         finally:
             for fd in files:
+                os.ftruncate(fd, 0)  # the tool holds it for the whole epoch
                 os.close(fd)
         try:
             if header:
@@ -222,7 +224,10 @@ def _as_u32(values, name):
 
 
 def _memory_file(numbers):
-    fd = os.memfd_create("lockstep")
+    try:
+        fd = os.memfd_create("lockstep", os.MFD_CLOEXEC | _MFD_NOEXEC_SEAL)
+    except OSError:
+        fd = os.memfd_create("lockstep")
     with os.fdopen(os.dup(fd), "wb") as file:
         file.write(numbers)
     return fd

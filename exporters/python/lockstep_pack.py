@@ -8,7 +8,9 @@ It maps the files, so a DataLoader's workers share the memory. It checks tables 
 If a file is truncated later, reading it ends the process (SIGBUS). Needs numpy. Threads: any.
 """
 
+import functools
 import os
+import resource
 import struct
 
 import numpy
@@ -88,7 +90,6 @@ class _TarPack:
     def __init__(self, folder):
         tables = _Tables(f"{folder}/index.lockstep", _HEADER, b"LOCKPACK")
         _, self.token_bytes, kinds, shards, self.samples, parts, strings, size = tables.header
-        self.folder, self.maps = folder, {}
         self.shards = tables.take(_SHARD, shards)
         self.first_part = tables.take("<u8", self.samples + 1)
         self.parts = tables.take(_PART, parts)
@@ -96,6 +97,10 @@ class _TarPack:
         self.strings = tables.take("<u1", strings)
         if tables.at + 16 != size or len(tables.content) != size or not self._consistent():
             tables.damaged()
+        self.files = [(f"{folder}/{self._string(shard)}", size) for shard, size in enumerate(self.shards["size"].tolist())]
+        # A map holds a descriptor. It ends when it is not among the last ones that were read.
+        most = max(1, min(256, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 8))
+        self.map = functools.lru_cache(most)(_map_shard)
         self.kinds = [self._string(shards + kind) for kind in range(kinds)]
         # Tokens are in a sample's first part.
         self.lengths = self.parts["size"][self.first_part[:-1]] // self.token_bytes if self.token_bytes else None
@@ -114,20 +119,11 @@ class _TarPack:
     def key(self, number):
         return self._string(len(self.shards) + len(self.kinds) + number)
 
-    def _shard(self, number):
-        if number not in self.maps:
-            path, size = f"{self.folder}/{self._string(number)}", self.shards["size"][number]
-            content = _map(path)
-            if len(content) != size:
-                raise Error(f"{path} has {len(content)} bytes, but {size} in the index: copy it again, or make the index again")
-            self.maps[number] = content
-        return self.maps[number]
-
     def read(self, number):
         begin, end = self.first_part[number : number + 2].tolist()
         files = {}
         for offset, size, _, shard, kind in self.parts[begin:end].tolist():
-            content = self._shard(shard)[offset : offset + size]
+            content = self.map(*self.files[shard])[offset : offset + size]
             if self.token_bytes:
                 return content.view(f"<u{self.token_bytes}").astype(numpy.int64)
             files[self.kinds[kind]] = content.tobytes()
@@ -155,6 +151,13 @@ class _Megatron:
     def read(self, number):
         begin, length = int(self.offsets[number]), int(self.lengths[number])
         return self.tokens[begin : begin + length * self.type.itemsize].view(self.type).astype(numpy.int64)
+
+
+def _map_shard(path, size):
+    content = _map(path)
+    if len(content) != size:
+        raise Error(f"{path} has {len(content)} bytes, but {size} in the index: copy it again, or make the index again")
+    return content
 
 
 def _map(path):

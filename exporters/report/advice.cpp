@@ -86,8 +86,9 @@ Advised data_wait(const Facts& facts) {
       "Waiting for data takes {:.0f} % of the step on {}.", 100 * share,
       waiting == std::ssize(ranks) ? "all ranks" : fmt::format("{} of {} ranks", waiting, ranks.size()));
   if (staging.empty() && facts.sum(&Counters::bytes_read) > 0) {
-    return Advice{"data-not-staged", finding,
-                  "The data is not on the nodes: #SBATCH --stage=FOLDER, and read it from $LOCKSTEP_DATA."};
+    return Advice{
+        "data-not-staged", finding,
+        "The data is not on the nodes: #SBATCH --stage=FOLDER, and read it from $LOCKSTEP_DATA (docs/users/staging.md)."};
   }
   return Advice{
       "data-workers", finding,

@@ -142,7 +142,7 @@ constexpr std::array<const char*, kBounds> kPythonRemedies = {
     "Give DataLoader more workers (num_workers=4), on CPUs of their own (#SBATCH --pin=auto,workers=4).",
     "Give each step more work: accumulate=4, or a larger cap, in lockstep.BatchSampler.",
     "Give each step more work (a larger cap in lockstep.BatchSampler), so that launching it counts less.",
-    "Give the ranks equal cost: lockstep.BatchSampler(lengths, cap=…, cost=(6 * width, 1)).",
+    "Give the ranks equal cost: lockstep.BatchSampler(lengths, cap=…, cost=(10 * width, 1)).",
 };
 
 std::string remedy(const Verdict& verdict, Bound part, const Findings& found) {

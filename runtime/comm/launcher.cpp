@@ -2,6 +2,7 @@
 
 #include "common/environment.h"
 #include "common/error.h"
+#include "runtime/comm/job_end.h"
 
 namespace lockstep::comm {
 
@@ -12,8 +13,18 @@ Launcher detect_launcher() {
   // A batch script has SLURM_PROCID too, but was not started by srun.
   const auto tasks = environment::get_integer("SLURM_STEP_NUM_TASKS");
   if (environment::get("SLURM_PROCID") && environment::get("SLURM_STEP_ID") && tasks.value_or(1) > 1) {
-    fail_usage("srun started {} tasks without PMIx, so they cannot find each other: use srun --mpi=pmix",
-               *tasks);
+    fail_usage(
+        "srun started {} tasks without PMIx, so they cannot find each other: use srun --mpi=pmix (docs/users/troubleshooting.md)",
+        *tasks);
+  }
+  // Of a batch script or a shell of salloc, and of torchrun.
+  for (const char* name : {"SLURM_NTASKS", "WORLD_SIZE"}) {
+    const auto ranks = environment::get_integer(name);
+    if (ranks.value_or(1) <= 1) continue;
+    print_line(fmt::format(
+        "neither srun nor mpirun has started this program, so it trains alone although {}={}: start it with srun --mpi=pmix, or with mpirun (docs/users/ddp.md)",
+        name, *ranks));
+    break;
   }
   return Launcher::none;
 }

@@ -76,6 +76,7 @@ struct Loader::State {
         plan_options(plan),
         step_sizes_due(rank == 0 && plan.step_tokens > 0 && !loader_options.images),
         empty_epoch_due(rank == 0),
+        same_epoch_due(rank == 0 && !loader_options.mixture && plan.order == Order::shuffled),
         prefetch(prefetch_options(options, batch_bytes(plan, options))),
         lengths(planned_lengths(reader, plan, options)),
         builder(make_builder(reader, lengths, plan, rank, prefetch.threads, options)),
@@ -151,6 +152,16 @@ struct Loader::State {
         epoch, number(lengths.tokens.size(), "sample"),
         number(static_cast<std::size_t>(plan_options.ranks), "rank"), name_of(plan_options.tail),
         name_of(plan_options.too_long));
+  }
+
+  // Once, for a loop that has run through this epoch already. An evaluation may do so.
+  void print_same_epoch() {
+    if (next_epoch != start.epoch + 1 || start.planner || !torch::GradMode::is_enabled()) return;
+    if (!std::exchange(same_epoch_due, false)) return;
+    fmt::print(
+        stderr,
+        "lockstep: epoch {} of the loader begins again, with the same batches in the same order: call loader.set_epoch(epoch) before each epoch (docs/users/batches.md)\n",
+        start.epoch);
   }
 
   HostBatch build(const MicroBatch& micro_batch, int worker) {
@@ -255,6 +266,7 @@ struct Loader::State {
   PlanOptions plan_options;
   bool step_sizes_due;
   bool empty_epoch_due;
+  bool same_epoch_due;
   PrefetchOptions prefetch;
   Lengths lengths;
   LoaderMeter meter;
@@ -372,6 +384,7 @@ Loader::Iterator Loader::begin() {
     check_loaders(*s.communicator, {{"the epoch", std::to_string(s.start.epoch)},
                                     {"the resumed state", summary_of(s.start.state)}});
   }
+  s.print_same_epoch();
   State::Start start = std::exchange(s.start, {.epoch = s.start.epoch, .planner = nullptr, .state = {}});
   const bool queue_continues =
       s.queue && s.next_epoch == start.epoch && !start.planner && s.options.next_epoch_ahead;

@@ -25,11 +25,11 @@ void GradientAverage::begin(Averaging mode, std::int64_t count) {
   if (count < 0) fail_usage("backward: the count must not be negative, but is {}", count);
   if (mode == Averaging::over_ranks && mode_ == Averaging::by_count) {
     fail_usage(
-        "loss.backward() averages over ranks, but this model was averaged by count before; call ddp.backward(loss_sum, count) for every loss, or construct a new DistributedDataParallel on all ranks");
+        "loss.backward() averages over ranks, but this model was averaged by count before; call ddp.backward(loss_sum, count) for every loss, or construct a new DistributedDataParallel on all ranks (docs/users/ddp.md)");
   }
   if (mode == Averaging::by_count && mode_ == Averaging::over_ranks) {
     fail_usage(
-        "ddp.backward(loss_sum, count) averages by count, but this model was averaged over ranks before; call loss.backward() for every loss, or construct a new DistributedDataParallel on all ranks");
+        "ddp.backward(loss_sum, count) averages by count, but this model was averaged over ranks before; call loss.backward() for every loss, or construct a new DistributedDataParallel on all ranks (docs/users/ddp.md)");
   }
   if (mode_ == Averaging::undecided) mode_ = mode;
   if (mode_ != Averaging::by_count || (mode == Averaging::undecided && !agreed_)) return;
@@ -56,7 +56,7 @@ GradientAverage::Step GradientAverage::close_step() {
 void GradientAverage::adopt(const JobAverage& all) {
   if (all.over_ranks >= 0 && all.by_count >= 0) {
     fail_usage(
-        "rank {} called loss.backward(), which averages over ranks, but rank {} called ddp.backward(loss_sum, count), which averages by count; use the same call on all ranks",
+        "rank {} called loss.backward(), which averages over ranks, but rank {} called ddp.backward(loss_sum, count), which averages by count; use the same call on all ranks (docs/users/ddp.md)",
         all.over_ranks, all.by_count);
   }
   if (agreed_) return;

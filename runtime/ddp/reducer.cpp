@@ -165,7 +165,7 @@ void Reducer::refuse_averaged_gradients() {
   if (unchanged && !on_devices.empty()) nonzero = any_nonzero(on_devices);
   if (unchanged && nonzero) {
     fail_usage(
-        "the gradients of the last synchronised backward would be averaged by count again, because they have not been zeroed; run all micro-batches of an optimizer step but the last one under no_sync(), and call zero_grad() after each optimizer step");
+        "the gradients of the last synchronised backward would be averaged by count again, because they have not been zeroed; run all micro-batches of an optimizer step but the last one under no_sync(), and call zero_grad() after each optimizer step (docs/users/ddp.md)");
   }
   gradients_averaged_ = false;
 }
@@ -219,6 +219,11 @@ std::uint64_t Reducer::sample_parameters() const {
 void Reducer::count_step() {
   if (!counts_steps_ || on_device()) return;
   const std::uint64_t sample = sample_parameters();
+  if (last_sample_ && last_sample_ != sample && !sync_ &&
+      std::any_of(parameters_.begin(), parameters_.end(), [](const auto& each) { return each.used; })) {
+    fail_usage(
+        "the optimizer's last step had gradients of this rank only, because all backwards before it were under no_sync(): run the last micro-batch of each step without it, as ddp.no_sync_unless(last) does (docs/users/ddp.md)");
+  }
   if (last_sample_ != sample) ++step_;
   last_sample_ = sample;
 }

@@ -87,7 +87,7 @@ void Reducer::take_unready(bool skipping) {
         refuse_frozen(parameter);
         const auto others = std::count_if(parameters_.begin(), parameters_.end(), missing) - 1;
         fail(
-            "parameter '{}'{} did not get a gradient in this backward; use every parameter in forward, or set find_unused_parameters, or freeze untrained parameters before constructing DistributedDataParallel",
+            "parameter '{}'{} did not get a gradient in this backward; use every parameter in forward, or set find_unused_parameters, or freeze untrained parameters before constructing DistributedDataParallel (docs/users/ddp.md)",
             parameter.name, others == 0 ? "" : fmt::format(" (and {} more)", others));
       }
       observer_.gradient_ready(i);

@@ -27,6 +27,15 @@ double milliseconds(std::uint64_t ns) {
   return static_cast<double>(ns) * 1e-6;
 }
 
+// Once: a backward within the loader's step was synchronised.
+void print_early_exchange() {
+  static bool printed = false;
+  if (std::exchange(printed, true)) return;
+  fmt::print(
+      stderr,
+      "lockstep: the loop exchanges gradients before the last micro-batch of the loader's step: hold ddp.no_sync_unless(batch.last_of_step), and call optimizer.step() only if batch.last_of_step (docs/users/ddp.md)\n");
+}
+
 }  // namespace
 
 StepTimer::StepTimer(const Identity& identity, Options options) : identity_(identity) {
@@ -202,7 +211,8 @@ void StepTimer::request_batch(bool new_step) {
   if (new_step) {
     end_if_trained();
   } else if (batches_) {
-    synchronised_.clear();  // a backward in the middle of the loader's step was synchronised too
+    if (!synchronised_.empty() && identity_.rank == 0) print_early_exchange();
+    synchronised_.clear();
     progress_ = std::min(progress_, Progress::training);
   }
 }

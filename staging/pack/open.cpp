@@ -5,11 +5,13 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdio>
 #include <exception>
 #include <iterator>
 #include <new>
 #include <thread>
 
+#include "common/environment.h"
 #include "common/error.h"
 #include "common/files.h"
 #include "staging/pack/compression.h"
@@ -143,11 +145,26 @@ std::vector<std::unique_ptr<Reader>> open_all(const Contents& contents, const st
   fail("not packed: {}", source.string());
 }
 
+/// The first rank says so if the job has staged this source, but the program does not open the copy.
+void compare_with_staged(const fs::path& source) {
+  const auto rank = environment::get_or("OMPI_COMM_WORLD_RANK", environment::get_or("PMIX_RANK", ""));
+  const auto staged = environment::get("LOCKSTEP_DATA");
+  if (!staged || rank != "0") return;
+  std::error_code ignored;
+  const fs::path copy = fs::path(*staged) / source.filename();
+  if (!fs::exists(copy, ignored) || fs::equivalent(copy, source, ignored)) return;
+  fmt::print(
+      stderr,
+      "lockstep: the program reads {}, although the job has staged it: open $LOCKSTEP_DATA/{} (docs/users/staging.md)\n",
+      source.string(), source.filename().string());
+}
+
 }  // namespace
 
 std::unique_ptr<Reader> open(const fs::path& source, const OpenOptions& options) {
   const DatasetName named = split_dataset(source);
   const fs::path name = without_slash(named.file);
+  compare_with_staged(name);
   if (is_file(name / kIndexName) || name.filename() == kIndexName ||
       (name.extension() == ".tar" && is_file(parent_of(name) / kIndexName)))
     return open_tar(source, options);

@@ -23,7 +23,6 @@
 #include "common/error.h"
 #include "common/tool.h"
 #include "examples/text_lm/evaluate.h"
-#include "examples/text_lm/update.h"
 #include "runtime/data/loader.h"
 #include "runtime/data/plan/planner.h"
 #include "runtime/lockstep.h"
@@ -32,8 +31,8 @@
 namespace lockstep::bench {
 namespace {
 
-using text_lm::Ddp;
 using text_lm::LanguageModel;
+using Ddp = DistributedDataParallel<text_lm::LanguageModelImpl>;
 
 struct Options : text_lm::Options {
   std::filesystem::path turn_file;
@@ -41,6 +40,7 @@ struct Options : text_lm::Options {
   int rounds = 4;
   std::int64_t round_tokens = 16'000;
   bool copy_gradients = false;
+  std::string optimizer = "fused";
 };
 
 /// Values of all ranks together.
@@ -163,13 +163,10 @@ double step_tokens(const pack::Reader& pages, const data::PlanOptions& options) 
   return std::accumulate(lengths.begin(), lengths.end(), 0.0) / static_cast<double>(steps);
 }
 
-void train(const pack::Reader& pages, LanguageModel& model, const Options& options, Turns& turns,
-           World& world) {
-  data::Loader loader(pages, plan_options(options, world), world);
-  Ddp ddp(model, world, {.gradient_as_bucket_view = !options.copy_gradients});
-  if (options.compress) ddp.register_comm_hook(bf16_compress_hook());
-  text_lm::Update update(ddp, model, options);
-  LearningRate learning_rate(update.optimizer(), make_schedule(options));
+template <typename Optimizer>
+void train_with(Optimizer& optimizer, Ddp& ddp, data::Loader& loader, const Options& options, Turns& turns,
+                World& world) {
+  LearningRate learning_rate(optimizer, make_schedule(options));
   Blocks blocks(options, turns, world);
   while (!blocks.over()) {
     for (const auto& batch : loader) {
@@ -181,12 +178,33 @@ void train(const pack::Reader& pages, LanguageModel& model, const Options& optio
       }
       blocks.add(batch);
       if (!batch.last_of_step) continue;
-      update.apply();
+      clip_grad_norm(optimizer, options.clip);
+      optimizer.step();
+      optimizer.zero_grad();
       blocks.end_step(ddp.tokens_of_last_step());
       learning_rate.set_step(blocks.trained());
       if (blocks.over()) return;
     }
     loader.set_epoch(loader.epoch() + 1);
+  }
+}
+
+void train(const pack::Reader& pages, LanguageModel& model, const Options& options, Turns& turns,
+           World& world) {
+  data::Loader loader(pages, plan_options(options, world), world);
+  Ddp ddp(model, world, {.gradient_as_bucket_view = !options.copy_gradients});
+  if (options.compress) ddp.register_comm_hook(bf16_compress_hook());
+  const auto groups = decay_groups(
+      *model, torch::optim::AdamWOptions(options.learning_rate).betas({0.9, 0.95}).weight_decay(0.05));
+  if (options.optimizer == "distributed") {
+    DistributedOptimizer<FusedAdamW> optimizer(ddp, groups);
+    train_with(optimizer, ddp, loader, options, turns, world);
+  } else if (options.optimizer == "libtorch") {
+    torch::optim::AdamW optimizer(groups);
+    train_with(optimizer, ddp, loader, options, turns, world);
+  } else {
+    FusedAdamW optimizer(groups);
+    train_with(optimizer, ddp, loader, options, turns, world);
   }
 }
 

@@ -57,7 +57,7 @@ class Prometheus:
 
     def expression(self, query):
         seconds = int(self.end - self.begin)
-        for name, value in {"$__rate_interval": f"{RATE_INTERVAL}s", "$__range_s": str(seconds), "$__range": f"{seconds}s", "$job": self.job,
+        for name, value in {"$__rate_interval": f"{RATE_INTERVAL}s", "$__range": f"{seconds}s", "$job": self.job,
                             "$node": ".*", "$rank": ".*"}.items():
             query = query.replace(name, value)
         return query

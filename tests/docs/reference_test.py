@@ -149,6 +149,13 @@ def check_messages():
                 wrong.extend(f"{name}: no message of the code has '{part}'" for part in parts if not is_message(part, texts))
 
 
+def check_pages():
+    """The pages that messages name exist."""
+    for name in sorted({name for text in messages_of_the_code() for name in re.findall(r"docs/[\w/-]+\.md", text)}):
+        if not (ROOT / name).exists():
+            wrong.append(f"a message names {name}, which does not exist")
+
+
 def check_loop():
     """The training loop of README.md, which a test runs, is the one of the other pages and of the class's header."""
 
@@ -171,7 +178,7 @@ def check_paths():
 
 
 def main():
-    for check in (check_options, check_configuration, check_environment, check_metrics, check_alerts, check_phases, check_messages, check_loop, check_paths):
+    for check in (check_options, check_configuration, check_environment, check_metrics, check_alerts, check_phases, check_messages, check_pages, check_loop, check_paths):
         check()
     print("\n".join(wrong), end="\n" if wrong else "", file=sys.stderr)
     return 1 if wrong else 0

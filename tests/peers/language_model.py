@@ -1,5 +1,5 @@
 """The model of examples/text_lm for padded batches, written as a PyTorch user would. The order of initialisation is that
-of model.cpp, so that the same seed gives the same parameters."""
+of model.h, so that the same seed gives the same parameters."""
 
 import math
 

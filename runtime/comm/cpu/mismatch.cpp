@@ -40,14 +40,15 @@ void end_job_by_mismatch(const OperationSlots& slots, const RankInfo& place, int
                        describe(slot.request, slot.label));
   };
   end_job_once(fmt::format(
-      "the ranks of {} call different operations: {}, but {}; every rank must call the same operations in the same order",
+      "the ranks of {} call different operations: {}, but {}; every rank must call the same operations in the same order (docs/users/ddp.md)",
       place.node_name, what(0), what(other)));
 }
 
 void end_job_by_leaving(const OperationSlots& slots, const RankInfo& place, int left,
                         const std::string& operation) {
-  end_job_once(fmt::format("{} left World, or the group, before {}; every rank must call the same operations",
-                           rank_name(slots.area(left).world_rank, place.node_name), operation));
+  end_job_once(fmt::format(
+      "{} left World, or the group, before {}; every rank must call the same operations (docs/users/ddp.md)",
+      rank_name(slots.area(left).world_rank, place.node_name), operation));
 }
 
 }  // namespace lockstep::comm::cpu

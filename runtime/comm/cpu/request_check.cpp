@@ -57,7 +57,7 @@ void RequestCheck::compare() const {
   std::memcpy(&theirs, received_.get(), sizeof theirs);
   if (theirs.request == mine_.request) return;
   end_job_once(fmt::format(
-      "ranks of different nodes call different operations: rank {} calls {}, but rank {} calls {}; every rank must call the same operations in the same order",
+      "ranks of different nodes call different operations: rank {} calls {}, but rank {} calls {}; every rank must call the same operations in the same order (docs/users/ddp.md)",
       mine_.rank, describe(mine_.request, mine_.label.data()), theirs.rank,
       describe(theirs.request, theirs.label.data())));
 }

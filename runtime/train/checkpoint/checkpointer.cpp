@@ -256,7 +256,7 @@ void Checkpointer::State::prepare_folder() {
     const auto steps = checkpoint::steps_in(system, folder);
     if (!steps.empty()) {
       fail(
-          "{} has checkpoints of another training, of step {} and before: continue from them with load_latest(), or use another folder",
+          "{} has checkpoints of another training, of step {} and before: continue from them with load_latest(), or use another folder (docs/users/checkpoints.md)",
           folder.string(), steps.front());
     }
   }

@@ -175,7 +175,7 @@ void FolderLock::acquire() {
     const auto waited = Clock::now() - begin;
     if (waited >= (same_job ? options_.wait : options_.grace)) {
       fail(
-          "{} uses the folder of checkpoints {}: give each training a folder of its own, or wait for its end{}",
+          "{} uses the folder of checkpoints {}: give each training a folder of its own, or wait for its end{} (docs/users/checkpoints.md)",
           name_of_holder(holder), path_.parent_path().string(),
           alive ? "" : "; if it has ended, set CheckpointerOptions::force once");
     }

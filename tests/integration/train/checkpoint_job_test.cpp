@@ -63,8 +63,9 @@ TEST_F(CheckpointJob, AStoppedTrainingEndsWithTheCodeForAnotherStartFromAnyFunct
 TEST_F(CheckpointJob, ASecondJobInTheFolderGetsALineAndTheFirstOneGoesOn) {
   const auto result = run("shared", "60");
   EXPECT_EQ(result.exit_code, 0) << result.error;
-  EXPECT_THAT(result.output, AllOf(HasSubstr("the other one: exit 1: "),
-                                   HasSubstr("uses the folder of checkpoints"), HasSubstr("loaded 1\n")));
+  EXPECT_THAT(result.output,
+              AllOf(HasSubstr("the other one: exit 1: "), HasSubstr("uses the folder of checkpoints"),
+                    HasSubstr(" (docs/users/checkpoints.md)\n"), HasSubstr("loaded 1\n")));
 }
 
 }  // namespace

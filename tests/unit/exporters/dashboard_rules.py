@@ -71,6 +71,15 @@ def problems_of_panel(panel):
             yield from problems_of_score(panel)
 
 
+def problems_of_size(panel, uid):
+    """A graph of all ranks' buckets or phases, and two weeks of all GPUs, would be more samples than Prometheus reads at once."""
+    for target in panel.get("targets", []):
+        if uid != "lockstep-node" and target.get("range", True) and re.search(r"lockstep_(\w+_bucket|phase_seconds_total)", target["expr"]):
+            yield f"a graph without a recording rule: {target['expr']}"
+        if "timeFrom" in panel and re.search(r"\blockstep_", target["expr"]):
+            yield f"a long time without a recording rule: {target['expr']}"
+
+
 def problems(dashboard, uids):
     if dashboard["editable"]:
         yield "it is editable"
@@ -91,7 +100,7 @@ def problems(dashboard, uids):
             yield f"panel '{panel['title']}' covers another one or leaves the grid"
         taken |= cells
         if panel["type"] != "row":
-            for problem in problems_of_panel(panel):
+            for problem in [*problems_of_panel(panel), *problems_of_size(panel, dashboard["uid"])]:
                 yield f"panel '{panel['title']}': {problem}"
     for uid in re.findall(r'"/d/([\w-]+)', json.dumps(dashboard)):
         if uid not in uids:

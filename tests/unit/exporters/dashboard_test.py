@@ -75,7 +75,7 @@ class Prometheus:
         self.address = f"127.0.0.1:{free_port()}"
         # The rules' windows fit the scrape interval of production; this test needs a few seconds.
         local_rules = re.sub(r"\[2m\]", f"[{RATE_INTERVAL}]", rules.read_text())
-        (folder / "rules.yml").write_text(re.sub(r"(- name: .*)", r"\1\n    interval: 1s", local_rules))
+        (folder / "rules.yml").write_text(re.sub(r"(- name: .*)(\n    interval: .*)?", r"\1\n    interval: 1s", local_rules))
         (folder / "prometheus.yml").write_text(
             "global: { scrape_interval: 1s }\n"
             f"rule_files: [{folder}/rules.yml]\n"
@@ -113,9 +113,9 @@ class Prometheus:
         return {sample["metric"].get(match[2]) for sample in self.samples(match[1])} - {None}
 
 
-def substitute(query, job=JOB, node="n1"):
-    for variable, value in {"$__rate_interval": RATE_INTERVAL, "$__range_s": "60", "$__range": "60s", "$job": job, "$node": node,
-                            "$rank": ".*"}.items():
+def substitute(query, job=JOB, node="n1", seconds=60):
+    for variable, value in {"$__rate_interval": RATE_INTERVAL, "$__range": f"{seconds}s", "$job": job, "$node": node, "$rank": ".*",
+                            ":1m]": ":1s]"}.items():  # the jobs of this test live for less than a minute
         query = query.replace(variable, value)
     left = re.findall(r"\$\w+", query)
     return query, left
@@ -217,6 +217,14 @@ def check_suspects(prometheus, dashboards):
         yield f"the table of suspects has {found}"
 
 
+def check_energy(prometheus, dashboards):
+    """The energy is that of the minutes (here seconds) in which the job was there, not of the whole day: 4 GPUs of 250 or 300 W."""
+    query = next(query for where, query, _ in dashboard_queries(dashboards) if where.endswith(", Energy"))
+    found = [float(sample["value"][1]) for sample in prometheus.samples(substitute(query, seconds=86400)[0])]
+    if len(found) != 1 or found[0] > 1200 * 60 * 300:
+        yield f"the energy of a day is {found}"
+
+
 def check_drawn(prometheus, bin_folder, folder):
     """The page for the pictures of the documents has the panels of the job's dashboard, with Prometheus' figures."""
     page = folder / "dashboard.html"
@@ -289,6 +297,7 @@ def main():
             failures += check_families(prometheus, dashboards, get(url), arguments.exporters)
             failures += check_joined(prometheus)
             failures += check_suspects(prometheus, dashboards)
+            failures += check_energy(prometheus, dashboards)
             failures += check_drawn(prometheus, arguments.bin.resolve(), folder)
             failures += check_large_job(prometheus, dashboards)
             slow = prometheus.samples(f'topk(1, lockstep:straggler_score:ratio{{job_id="{JOB}"}})')

@@ -307,7 +307,7 @@ class ExporterServer(unittest.TestCase):
 
     def test_targets_for_service_discovery(self):
         sinfo = self.folder / "sinfo"
-        sinfo.write_text('#!/bin/sh\n[ "$*" = "--noheader --Node --format=%N %T" ] && echo >>"$0.calls" && '
+        sinfo.write_text('#!/bin/sh\n[ "$*" = "--noheader --Node --all --format=%N %T" ] && echo >>"$0.calls" && '
                          'printf "n2 idle\\nn1 idle\\nn1 idle\\n"\n')
         sinfo.chmod(0o755)
         expected = [{"targets": ["n1:9000", "n2:9000"]}]

@@ -9,6 +9,7 @@ import os
 import pathlib
 import pickle
 import random
+import resource
 import shutil
 import subprocess
 import sys
@@ -238,6 +239,10 @@ class Sampler(unittest.TestCase):
         next(batches)
         children = pathlib.Path(f"/proc/self/task/{os.getpid()}/children")
         self.assertNotEqual(children.read_text(), "")
+        fds = [fd for fd in pathlib.Path(f"/proc/{children.read_text().split()[0]}/fd").iterdir() if "memfd:" in os.readlink(fd)]
+        self.assertEqual([fd.stat().st_size for fd in fds], [0], "the lengths take no memory once they are read")
+        linux = tuple(map(int, os.uname().release.split(".")[:2]))
+        self.assertEqual(fds[0].stat().st_mode & 0o111 == 0, linux >= (6, 3))
         batches.close()
         self.assertEqual(children.read_text(), "")
 
@@ -289,6 +294,16 @@ class Packs(unittest.TestCase):
         self.assertRaises(IndexError, lambda: pack[50])
         sampler = lockstep.BatchSampler(pack, rank=0, world_size=1, **OPTIONS)
         self.assertEqual(sorted(sample for batch in sampler for sample in batch), list(range(50)))
+
+    def test_more_shards_than_descriptors(self):
+        expected, pack = self.tokens()
+        shards = len(list((self.folder / "pack").glob("*.tar")))
+        before = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self.addCleanup(resource.setrlimit, resource.RLIMIT_NOFILE, before)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + shards // 2, before[1]))
+        pack = pickle.loads(pickle.dumps(pack))
+        for number in [*range(50), 0]:
+            numpy.testing.assert_array_equal(pack[number], expected[pack.key(number)])
 
     def test_files_of_a_tar_pack(self):
         (self.folder / "data").mkdir()
