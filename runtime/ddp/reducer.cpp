@@ -231,7 +231,8 @@ void Reducer::count_step() {
   const std::uint64_t sample = sample_parameters();
   if (last_sample_ != sample) {
     const bool own = last_sample_ && !sync_ && host_communicator_.rank() == 0;
-    if (own && std::any_of(parameters_.begin(), parameters_.end(), [](const auto& each) { return each.used; }))
+    if (own &&
+        std::any_of(parameters_.begin(), parameters_.end(), [](const auto& each) { return each.used; }))
       print_own_step();
     ++step_;
   }
