@@ -46,12 +46,13 @@ fi
 jobs=$(nproc)
 # Tests wait more than they compute.
 test_jobs=$((jobs + (jobs + 1) / 2))
-# A clone in another folder finds what this one has compiled.
+# A clone in another folder finds what this one has compiled: for that, __FILE__ must not name the folder either.
 export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1
 # The first build in a folder compiles many files as one, in half the time. For development, where few files change at a
 # time, configure with -DCMAKE_UNITY_BUILD=OFF once; the folder remembers it.
 unity=()
-[ -e build/$preset/CMakeCache.txt ] || unity=(-DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=8)
+[ -e build/$preset/CMakeCache.txt ] ||
+  unity=(-DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=8 -DLOCKSTEP_RELATIVE_PATHS=ON)
 begin=$SECONDS
 # Warnings are errors here only: a newer compiler than those of the tests may have other ones.
 cmake --preset $preset -DLOCKSTEP_WERROR=ON "${unity[@]}"

@@ -7,6 +7,7 @@ Usage: result.py PLATFORM ROOT BUILD SECONDS COMMIT yes|no OPTIONS     yes: writ
        result.py --check | --write        compares the table of docs/supported.md with the files, or writes it
 """
 import datetime
+import html
 import json
 import pathlib
 import re
@@ -54,7 +55,8 @@ def table():
                   key=lambda row: [int(part) for part in row["slurm"].split(".")])
     lines = ["| system | Slurm | MPI | LibTorch | compiler | tests | passed | failed | skipped | commit, date |\n", "|---" * 10 + "|\n"]
     for row in rows:
-        options = f"`{row['options']}`" if row["options"] else "all"
+        # As HTML, because '|' in `...` would end the cell.
+        options = f"<code>{html.escape(row['options']).replace('|', '&#124;')}</code>" if row["options"] else "all"
         cells = [row["release"], row["slurm"], row["mpi"], row["torch"], row["compiler"], options]
         cells += [f"{row[key]:,}" for key in ("passed", "failed", "skipped")] + [f"`{row['commit']}`, {row['date']}"]
         lines.append("| " + " | ".join(cells) + " |\n")
