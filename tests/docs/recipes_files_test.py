@@ -258,10 +258,10 @@ def check_other_tars(folder):
     bad = {"cut": (good[:2100], "0.tar: the bytes from offset "), "data": (good[:700], "0.tar: unexpected end of data"),
            "header": (good[:2060] + b"xx" + good[2062:], "0.tar: the bytes from offset "), "joined": (good + good, "if tar files were joined"),
            "gzip": (gzip.compress(good), "0.tar: "), "text": (b"hello" * 300, "0.tar: invalid header"),
-           "link": (end(one + member(b"1.png", b"", kind=b"1", link=b"0.png")), "'1.png' at offset"), "no_picture": (end(member(b"0.cls", b"1")), "0.tar, 0: --kind must name")}
+           "link": (end(one + member(b"1.png", b"", kind=b"1", link=b"0.png")), "'1.png' at offset"), "labels": (end(member(b"0.cls", b"1")), "0.tar, 0: --kind must name")}
     for name, (content, says) in bad.items():
         refused("resize_images.py", write(name, content), "--resize", "8", "--workers", "1", "--out", f"{folder}/no", says=says)
-    refused("resize_images.py", write("none"), "--resize", "8", "--out", f"{folder}/no", says=f"{folder}/no: no samples")
+    refused("resize_images.py", write("vacant"), "--resize", "8", "--out", f"{folder}/no", says=f"{folder}/no: no samples")
     (photos / "b.png").write_bytes(picture[:50])
     refused("resize_images.py", photos, "--resize", "8", "--out", f"{folder}/no", says="b.png: ")
     (photos / "b.png").write_bytes(b"")

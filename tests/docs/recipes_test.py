@@ -238,9 +238,9 @@ def main(*checks):
     parser = argparse.ArgumentParser()
     parser.add_argument("--pack", required=True)
     PACK = parser.parse_args().pack
-    with tempfile.TemporaryDirectory() as folder:
-        os.environ["HF_HOME"] = f"{folder}/cache"
-        for check in checks:
+    for check in checks:
+        with tempfile.TemporaryDirectory() as folder:
+            os.environ["HF_HOME"] = f"{folder}/cache"
             check(folder)
 
 
