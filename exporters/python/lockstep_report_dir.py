@@ -98,16 +98,21 @@ class SignalWatch:
             self._set_wakeup(-1, self.wakeup)
         signal.pthread_sigmask(signal.SIG_SETMASK, self.mask.blocked)
 
-    def forget(self):
-        """In a forked process, which is not recorded."""
+    def stop(self):
+        """When the process ends: once Python runs no more code, a handler of ours would only hold up the signal."""
         self._set_wakeup(self.wakeup, -1)
+        self.wakeup = -1
         for number, handler in self.replaced.items():
             if signal.getsignal(number) == self.handle:
                 signal.signal(number, handler)
+
+    def forget(self):
+        """In a forked process, which is not recorded."""
+        self.stop()
         signal.pthread_sigmask(signal.SIG_SETMASK, self.mask.blocked)
 
 
 def caught_signals():
     """The signals that have a handler, as bits from that of signal 1 on."""
-    with open("/proc/self/status") as file:
+    with open("/proc/self/status", errors="replace") as file:
         return next((int(line.split()[1], 16) for line in file if line.startswith("SigCgt:")), 0)
