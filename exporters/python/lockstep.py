@@ -353,7 +353,7 @@ class _Timer:
     """Phases and steps of this process. A phase inside another one does not count for the outer one."""
 
     def __init__(self, record):
-        self.record, self.watch = record, None
+        self.record = record
         self.outer, self.current = [], _OTHER  # outer: of the open phases
         self.begun = False  # the first phase, or begin_step(), begins the first step
         self.phase_ns = [0] * len(PHASES)
@@ -394,8 +394,6 @@ class _Timer:
         if not hasattr(sys, "last_type") and not getattr(error, "code", error):  # else this rank has not finished
             record.finish()
         record.save()
-        if self.watch:
-            self.watch.stop()
         record.close()
 
     def forget(self):
@@ -418,7 +416,7 @@ def _this_timer():
         os.register_at_fork(after_in_child=_timer.forget)
         if _timer.record and _timer.record.report:
             with contextlib.suppress(ImportError, OSError, ValueError):  # this file alone; not the main thread
-                _timer.watch = importlib.import_module("lockstep_report_dir").SignalWatch(_timer.record.save)
+                importlib.import_module("lockstep_report_dir").SignalWatch(_timer.record.save)
     return _timer
 
 

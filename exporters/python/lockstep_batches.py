@@ -22,6 +22,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 
 import numpy
 
@@ -228,6 +229,9 @@ def _memory_file(numbers):
         fd = os.memfd_create("lockstep", os.MFD_CLOEXEC | _MFD_NOEXEC_SEAL)
     except OSError:
         fd = os.memfd_create("lockstep")
+    except AttributeError:  # Python of conda, made for an older glibc
+        with tempfile.TemporaryFile() as file:
+            fd = os.dup(file.fileno())
     with os.fdopen(os.dup(fd), "wb") as file:
         file.write(numbers)
     return fd

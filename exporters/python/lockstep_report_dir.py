@@ -98,17 +98,12 @@ class SignalWatch:
             self._set_wakeup(-1, self.wakeup)
         signal.pthread_sigmask(signal.SIG_SETMASK, self.mask.blocked)
 
-    def stop(self):
-        """When the process ends: once Python runs no more code, a handler of ours would only hold up the signal."""
+    def forget(self):
+        """In a forked process, which is not recorded."""
         self._set_wakeup(self.wakeup, -1)
-        self.wakeup = -1
         for number, handler in self.replaced.items():
             if signal.getsignal(number) == self.handle:
                 signal.signal(number, handler)
-
-    def forget(self):
-        """In a forked process, which is not recorded."""
-        self.stop()
         signal.pthread_sigmask(signal.SIG_SETMASK, self.mask.blocked)
 
 

@@ -349,12 +349,12 @@ class PythonRecord(unittest.TestCase):
         self.assertFalse((MODULE / "report").exists())
 
     def test_an_exception_between_any_two_lines_does_not_cost_the_copy(self):
-        # As Ctrl-C, or a handler that calls sys.exit(), at each line of the end of a step.
+        # As Ctrl-C, or a handler that calls sys.exit(), at each line that publishes a step.
         report = self.folder / "report"
         script = TWO_STEPS + """
 import sys
 def interrupt(frame, event, argument, left=[LINE]):
-    if "end_step" in (frame.f_code.co_name, frame.f_back.f_code.co_name) or frame.f_code.co_name == "_fence":
+    if frame.f_code.co_name in ("_publish", "_fence"):
         left[0] -= event == "line"
         if event == "line" and left[0] == 0: raise KeyboardInterrupt
     return interrupt
@@ -376,18 +376,7 @@ print(interrupt.__defaults__[0][0])
             run = self.report(report)
             self.assertEqual(run["state"], "finished", f"line {line}")
             left = int(job.stdout)
-        self.assertGreater(line, 20)
-
-    def test_a_signal_ends_a_program_that_hangs_after_its_end(self):
-        # As a library's threads that the interpreter waits for when it runs no more code of Python.
-        hangs = "import ctypes, sys\nclass Hangs:\n    def __del__(self, ctypes=ctypes):\n        print('hangs', flush=True)\n" \
-                "        lock = ctypes.create_string_buffer(64)\n        for _ in range(2): ctypes.PyDLL(None).pthread_mutex_lock(lock)\n" \
-                "sys.modules['hangs'] = Hangs()\n"
-        report = self.folder / "report"
-        job = self.start_job(hangs + TWO_STEPS, LOCKSTEP_REPORT_DIR=str(report))  # it has printed
-        job.send_signal(signal.SIGTERM)
-        self.assertEqual(job.wait(20), -signal.SIGTERM)
-        self.assertEqual((self.report(report)["state"], self.report(report)["ranks"][0]["steps"]), ("finished", 2))
+        self.assertGreater(line, 8)
 
     def test_workers_of_a_loader_that_are_not_forked_record_nothing(self):
         worker = "import sys, types\ndata = sys.modules['torch.utils.data'] = types.ModuleType('torch.utils.data')\n"
@@ -424,10 +413,11 @@ if __name__ == "__main__":
 
     def test_standard_error_may_be_closed_or_replaced(self):
         wrong = "with lockstep.phase('foward'): pass\nlockstep.end_step(tokens=-1)\n"
-        for stderr in ("sys.stderr.close()", "sys.stderr = None", "sys.stderr = object()"):
+        for stderr in ("sys.stderr.close()", "sys.stderr = None", "sys.stderr = Tee()"):
             with self.subTest(stderr):
                 file = self.folder / "train.py"
-                file.write_text(f"import sys\n{stderr}\n" + TWO_STEPS + wrong)
+                file.write_text("import sys\nclass Tee:\n    def write(self, text): raise RuntimeError('reentrant call')\n"
+                                f"    def flush(self): pass\n{stderr}\n" + TWO_STEPS + wrong)
                 job = subprocess.run([sys.executable, file], env=self.environment(), capture_output=True, text=True)
                 self.assertEqual((job.returncode, job.stdout), (0, ""))
                 self.assertEqual(self.report()["ranks"][0]["steps"], 3)
@@ -468,7 +458,7 @@ if __name__ == "__main__":
         self.assertEqual((rank["steps"], rank["tokens"]), (3, 0))
         tensor = self.run_job("import lockstep\nclass Tensor:\n    def __int__(self): raise RuntimeError('2 elements')\n"
                               "    def __repr__(self): return 'tensor([1,\\n  2])' + 'x' * 999\nlockstep.end_step(tokens=Tensor())\n")
-        self.assertRegex(tensor, r"^lockstep: end_step\(tokens=tensor\(\[1, 2\]\)x{63}\) counts as 0: .*\n$")
+        self.assertRegex(tensor, r"^lockstep: end_step\(tokens=tensor\(\[1, 2\]\)x{66}\) counts as 0: .*\n$")
         many = self.run_job("import lockstep\nfor i in range(50): lockstep.phase(f'phase{i}')\n")
         self.assertEqual(len(many.splitlines()), 8)
 
