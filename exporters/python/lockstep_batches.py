@@ -157,11 +157,12 @@ class BatchSampler:
                 os.ftruncate(fd, 0)  # the tool holds it for the whole epoch
                 os.close(fd)
         try:
-            if header:
+            if header.endswith(b"\n"):  # else it was killed
                 header = json.loads(header)
                 self._planned_size = {"step-tokens": header["step_tokens"], "stretch": header["step_stretch"]}
             for line in tool.stdout:
-                yield json.loads(line)
+                if line.endswith(b"\n"):
+                    yield json.loads(line)
             said = tool.stderr.read().decode(errors="replace").strip()
             if tool.wait() != 0:
                 for fd, name in files.items():

@@ -4,6 +4,7 @@
   python_batches_test.py build/release/bin
 """
 
+import contextlib
 import json
 import os
 import pathlib
@@ -244,6 +245,19 @@ class Sampler(unittest.TestCase):
         finally:
             os.memfd_create = create
 
+    def test_a_tool_that_is_killed_within_a_line_is_named(self):
+        path = os.environ["PATH"]
+        with tempfile.TemporaryDirectory() as folder:
+            tool = pathlib.Path(folder, "lockstep-plan")
+            os.environ["PATH"] = f"{folder}:{path}"
+            try:
+                for lines in (1, 2):
+                    tool.write_text(f'#!/bin/sh\n{BIN}/lockstep-plan "$@" | {{ head -n {lines} | head -c -9; }}\nkill -9 $$\n')
+                    tool.chmod(0o755)
+                    self.refused(lambda: list(samplers(1)[0]), "lockstep-plan ended with -9")
+            finally:
+                os.environ["PATH"] = path
+
     def test_a_loop_that_ends_early_leaves_no_process(self):
         (sampler,) = samplers(1, lengths=LENGTHS * 1000)  # the tool cannot have ended
         batches = iter(sampler)
@@ -352,13 +366,11 @@ class Packs(unittest.TestCase):
         # Whatever is wrong in an index: an error of lockstep, or samples as before.
         shard.write_bytes(whole)
         for at in range(len(content)):
-            for wrong in (1, 128, content[at]):  # also 0 instead of a byte
-                index.write_bytes(content[:at] + bytes([content[at] ^ wrong]) + content[at + 1 :])
-                try:
-                    pack = lockstep.Pack(self.folder / "pack")
-                    [(pack.key(number), pack[number]) for number in (0, len(pack) - 1)]
-                except lockstep.Error:
-                    pass
+            wrong = (1, 128, content[at])[at % 3]  # one bit, or 0 instead of the byte
+            index.write_bytes(content[:at] + bytes([content[at] ^ wrong]) + content[at + 1 :])
+            with contextlib.suppress(lockstep.Error):
+                pack = lockstep.Pack(self.folder / "pack")
+                [(pack.key(number), pack[number]) for number in (0, len(pack) - 1)]
         self.assertRaisesRegex(lockstep.Error, "has no index.lockstep", lockstep.Pack, self.folder)
         for ending in ("idx", "bin"):
             name = f"uint16.{ending}"
