@@ -320,7 +320,7 @@ constexpr auto kStepRules = std::to_array<Rule>(
      {"long-steps", Bound::host,
       [](const Facts& facts) {
         const auto rare = long_steps(facts.run);
-        return rare ? say("{}", rare->sentence) : std::nullopt;
+        return rare ? Found(Finding{rare->sentence}) : std::nullopt;
       },
       "If these are evaluations, keep them out of the steps: lockstep::Validation, or world.timer().begin_step() before and after each; if their samples are long, set plan.step_stretch = 1.",
       "If these are evaluations, keep them out of the steps: lockstep.begin_step() after each; if their samples are long, set stretch=1 in lockstep.BatchSampler."},
@@ -352,7 +352,7 @@ constexpr auto kTokenRule = std::to_array<Rule>(
       "Say how many there are: ddp.backward(loss, tokens), or timer.end_step({.tokens = tokens}).",
       "Say how many there are: lockstep.end_step(tokens=batch.numel())."}});
 
-// What may keep a run from its first step; the other rules are about its steps.
+// Causes that may keep a run from its first step; the other rules are about its steps.
 constexpr std::array<std::string_view, 3> kEarly = {"staging-failed", "memory-full", "cpu-limit"};
 
 enum class Take { each, first };

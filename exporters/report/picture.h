@@ -1,6 +1,6 @@
-// The report's pictures, as SVG for a page: a bar per rank with its phases, and how long each rank worked in
-// each of the last steps. The colours can be told apart with any kind of colour vision, and every area shows
-// its number in a tooltip.
+// The report's pictures, as SVG for a page: a bar per rank with its phases, and how long each rank worked in each of the
+// last steps; and the pieces of SVG that they are made of. The colours can be told apart with any kind of colour vision,
+// and every area shows its number in a tooltip.
 //
 // Threads: safe from any.
 #pragma once

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <optional>
 #include <span>
 #include <string>
@@ -16,7 +17,7 @@
 
 namespace lockstep::report {
 
-/// What a rule knows.
+/// The facts that a rule decides by.
 struct Facts {
   const Run& run;
   const Diagnosis& found;           ///< without its advice

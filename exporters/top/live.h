@@ -1,5 +1,5 @@
-// The ranks of a job as they are now: means over each rank's last steps, where a report shows means over the whole
-// run. And their table, for lockstep-top, and the same as JSON.
+// The ranks of a job as they are now, as a table and as JSON: means over each rank's last steps, where a report shows
+// means over the whole run.
 //
 // Threads: values; functions are safe from any.
 #pragma once

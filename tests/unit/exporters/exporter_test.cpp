@@ -191,8 +191,8 @@ TEST_F(ExporterTest, AnEndedRankIsServedAsLongAsAnotherRankOfItsStep) {
   const ScanResult later = scanner.scan(unix_now() + 3600 * kSecond);
   ASSERT_EQ(later.jobs.size(), 1);
   ASSERT_EQ(later.jobs[0].ranks.size(), 2);
-  EXPECT_TRUE(later.jobs[0].ranks[0].snapshot.alive);
-  EXPECT_FALSE(later.jobs[0].ranks[1].snapshot.alive);
+  EXPECT_TRUE(later.jobs[0].ranks[0].alive);
+  EXPECT_FALSE(later.jobs[0].ranks[1].alive);
 }
 
 TEST_F(ExporterTest, EachFamilyAppearsOnceWithTheSeriesOfAllRanks) {

@@ -88,7 +88,7 @@ TEST(Stragglers, AllRanksOfASlowNodeAreOneFinding) {
 
 TEST(Stragglers, RanksOfSeveralNodesHaveEachTheirOwnCause) {
   MadeUpRun made_up{.ranks = 8};
-  const Run run = made_up.make([](RankStep& does, int rank, int) {
+  const report::Run run = made_up.make([](RankStep& does, int rank, int) {
     if (rank == 1) does.data_wait += 20;
     if (rank == 6) does.backward += 25;
   });
