@@ -71,8 +71,8 @@ def of_table(path: str, lines, field: str, separator: str):
     rows = rows_of(path, lines, separator)
     number, names = next(rows, (1, []))
     if names.count(field) != 1:
-        raise SystemExit(f"{path}:{number}: {names.count(field)} columns are named '{field}', and not one: the columns are "
-                         f"{str(names)[1:-1][:1000]}")
+        found = f"{names.count(field)} columns are named" if field in names else "no column"
+        raise SystemExit(f"{path}:{number}: {found} '{field}': the columns are {', '.join(names)[:1000]}")
     for number, row in rows:
         if len(row) != len(names):
             raise SystemExit(f"{path}:{number}: {len(row)} cells, but {len(names)} columns: put a cell that contains the separator, "

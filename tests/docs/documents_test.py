@@ -54,7 +54,7 @@ class Documents(unittest.TestCase):
         self.refused("x.jsonl", good + b'{"content": "a"}\n', "x.jsonl:3:", "'text'")
         self.refused("x.jsonl", good + b'{"text": "a"', "x.jsonl:3:")
         self.refused("x.jsonl", good + b'{"text": "\xff"}\n', "x.jsonl:3:", "not a text in UTF-8")
-        self.refused("x.jsonl", good + b'{"text": "\\ud83d"}\n', "x.jsonl:3:", "surrogates")
+        self.refused("x.jsonl", good + b'{"text": "\\ud83d"}\n', "x.jsonl:3:", "character 1 is wrong")
         self.refused("x.jsonl.gz", gzip.compress(good)[:-6], "x.jsonl.gz: cannot be read after line")
 
     def test_tables_as_spreadsheets_write_them(self):
