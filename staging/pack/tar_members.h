@@ -48,7 +48,7 @@ class TarMembers {
  private:
   /// Extended headers, which describe the member after them, or all members after them (global_).
   struct Extended {
-    /// What an earlier header says counts.
+    /// Adds the fields of a later header, unless this one has them.
     void add(const Extended& later);
 
     std::optional<std::string> name;

@@ -140,6 +140,8 @@ class Tar(World):
         self.assertEqual(self.samples(folder)[0][1], {"a.jpg": b"d/.a.jpg", "a.cls": b"d/.a.cls", "b": b"d/.b"})
         self.assert_as_web_data_set(folder)
         self.done("verify", folder)
+        self.done("convert", folder, "--out", "again")
+        self.assertEqual(self.samples(self.folder / "again"), self.samples(folder))
         for name in names:
             self.write(f"files/{name}", name.encode())
         self.done("create", "files", "--out", "pack")
