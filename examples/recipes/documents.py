@@ -70,9 +70,9 @@ def text_of(value, where: str, field: str) -> str:
 def of_table(path: str, lines, field: str, separator: str):
     rows = rows_of(path, lines, separator)
     number, names = next(rows, (1, []))
-    if names.count(field) != 1:
-        found = f"{names.count(field)} columns are named" if field in names else "no column"
-        raise SystemExit(f"{path}:{number}: {found} '{field}': the columns are {', '.join(names)[:1000]}")
+    if (count := names.count(field)) != 1:
+        named = f"{count} columns are named '{field}'" if count else f"no column '{field}'"
+        raise SystemExit(f"{path}:{number}: {named}: the columns are {str(names)[1:-1][:1000]}")
     for number, row in rows:
         if len(row) != len(names):
             raise SystemExit(f"{path}:{number}: {len(row)} cells, but {len(names)} columns: put a cell that contains the separator, "

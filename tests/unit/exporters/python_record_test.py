@@ -408,8 +408,9 @@ if __name__ == "__main__":
                 subprocess.run([sys.executable, file, kind], env=self.environment(LOCKSTEP_REPORT_DIR=str(report)), check=True,
                                stderr=subprocess.DEVNULL)
                 ranks = self.report(report)["ranks"]
+                unknown = sys.version_info >= (3, 13)  # multiprocessing no longer says how the process ended
                 self.assertEqual([(rank["rank"], rank["steps"], rank["finished"]) for rank in ranks],
-                                 [(0, 2, True), (1, 2, False), (2, 2, False), (3, 2, True)])
+                                 [(0, 2, True), (1, 2, unknown), (2, 2, unknown), (3, 2, True)])
 
     def test_standard_error_may_be_closed_or_replaced(self):
         wrong = "with lockstep.phase('foward'): pass\nlockstep.end_step(tokens=-1)\n"
