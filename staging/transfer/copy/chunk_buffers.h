@@ -8,6 +8,7 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <span>
 #include <vector>
@@ -63,6 +64,9 @@ class ChunkBuffers {
   std::vector<std::byte*>
       spare_;  // of chunk size: mapping memory again would cost as much as reading a chunk
 };
+
+/// A chunk in memory, which several threads use: to store, hash and send it. The last one frees it.
+using LentChunk = std::shared_ptr<const ChunkBuffers::Buffer>;
 
 /// The memory of the copies that one process makes at a time. Chunks that are read back to be hashed have a separate part:
 /// the threads that hash also store, so they must not wait for chunks that wait to be stored.

@@ -9,7 +9,7 @@
 #include <mutex>
 #include <optional>
 
-#include "staging/transfer/exchange/subscription.h"
+#include "staging/transfer/exchange/ring_client.h"
 
 namespace lockstep::transfer {
 

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <deque>
+#include <iterator>
 #include <memory>
 #include <mutex>
 #include <utility>
@@ -14,9 +15,6 @@
 #include "staging/transfer/copy/chunk_buffers.h"
 
 namespace lockstep::transfer {
-
-/// A chunk in memory. As long as it is lent, its memory is not used again.
-using LentChunk = std::shared_ptr<const ChunkBuffers::Buffer>;
 
 class RecentChunks {
  public:
@@ -26,14 +24,14 @@ class RecentChunks {
   /// Keeps up to `max` chunks, lent ones included.
   explicit RecentChunks(std::size_t max) : max_(max) {}
 
-  void keep(const Key& key, ChunkBuffers::Buffer data) {
-    auto chunk = std::make_shared<const ChunkBuffers::Buffer>(std::move(data));
+  void keep(const Key& key, LentChunk chunk) {
     const std::lock_guard lock(mutex_);
     chunks_.emplace_back(key, std::move(chunk));
     if (chunks_.size() <= max_) return;
-    // The oldest that nobody sends: the new one, if a successor holds up all others.
-    chunks_.erase(std::find_if(chunks_.begin(), chunks_.end(),
-                               [](const auto& each) { return each.second.use_count() == 1; }));
+    // The oldest that nobody sends; the new one, if a successor holds up all others.
+    const auto unused = std::find_if(chunks_.begin(), chunks_.end(),
+                                     [](const auto& each) { return each.second.use_count() == 1; });
+    chunks_.erase(unused == chunks_.end() ? std::prev(unused) : unused);
   }
 
   /// Null if the chunk is no longer kept.

@@ -12,7 +12,7 @@ class RecentChunksTest : public ::testing::Test {
   void keep(std::size_t chunk) {
     ChunkBuffers::Buffer data = buffers_.take(kBytes);
     data.bytes()[0] = static_cast<std::byte>(chunk);
-    recent_.keep({this, chunk}, std::move(data));
+    recent_.keep({this, chunk}, std::make_shared<const ChunkBuffers::Buffer>(std::move(data)));
   }
   LentChunk lend(std::size_t chunk) { return recent_.lend({this, chunk}); }
 
@@ -50,6 +50,18 @@ TEST_F(RecentChunksTest, ASuccessorThatHoldsUpAllChunksTakesNoMemoryFromTheRecei
     keep(chunk);
     EXPECT_EQ(lend(chunk), nullptr);
   }
+}
+
+TEST_F(RecentChunksTest, DropsANewChunkThatIsStillStoredIfAllOthersAreLent) {
+  keep(1);
+  keep(2);
+  const LentChunk first = lend(1);
+  const LentChunk second = lend(2);
+  const auto stored = std::make_shared<const ChunkBuffers::Buffer>(buffers_.take(kBytes));
+  recent_.keep({this, 3}, stored);
+  EXPECT_EQ(lend(3), nullptr);
+  EXPECT_EQ(lend(1), first);
+  EXPECT_EQ(lend(2), second);
 }
 
 }  // namespace

@@ -1,0 +1,304 @@
+#include "staging/transfer/exchange/ring.h"
+
+#include <utility>
+
+#include "staging/rendezvous/secure_connection.h"
+
+namespace lockstep::transfer {
+
+using std::chrono::milliseconds;
+using Lock = std::unique_lock<std::mutex>;
+
+Ring::Ring(std::uint32_t place, std::uint32_t nodes, const std::vector<ListRelay::From>& lists)
+    : place_(place), nodes_(nodes), relay_(lists), texts_(lists.size()), lists_(lists.size()) {
+}
+
+// Any thread may have something to do.
+void Ring::changed() {
+  to_send_.notify_all();
+  to_read_.notify_all();
+  if (ended()) end_.notify_all();
+}
+
+std::optional<std::size_t> Ring::next_to_make() {
+  const std::lock_guard lock(mutex_);
+  return relay_.next_to_make();
+}
+
+void Ring::list_made(std::size_t source, std::shared_ptr<const std::string> list) {
+  const std::lock_guard lock(mutex_);
+  relay_.made(source, list->size());
+  lists_[source] = std::move(list);
+  texts_[source] = {};
+  changed();
+}
+
+std::vector<std::size_t> Ring::wanted_lists() {
+  const std::lock_guard lock(mutex_);
+  return relay_.wanted();
+}
+
+bool Ring::list_arrived(std::size_t source, std::uint64_t offset, std::uint64_t total,
+                        std::span<const std::byte> piece) {
+  const std::lock_guard lock(mutex_);
+  if (!relay_.arrived(source, offset, piece.size(), total)) return false;
+  std::string& text = texts_[source];
+  if (offset == 0) {
+    text.clear();
+    text.reserve(total);
+  }
+  text.append(reinterpret_cast<const char*>(piece.data()), piece.size());
+  if (text.size() == total) lists_[source] = std::make_shared<const std::string>(std::exchange(text, {}));
+  changed();
+  return true;
+}
+
+bool Ring::lists_complete() {
+  const std::lock_guard lock(mutex_);
+  return relay_.complete();
+}
+
+std::shared_ptr<const std::string> Ring::list(std::size_t source) {
+  const std::lock_guard lock(mutex_);
+  return lists_[source];
+}
+
+void Ring::begin_chunks(std::uint32_t self, std::vector<std::uint32_t> readers,
+                        const std::function<bool(std::size_t)>& missing, RingChunks chunks) {
+  const std::lock_guard lock(mutex_);
+  chunks_ = std::move(chunks);
+  origins_.assign(readers.size(), self);
+  node_.emplace(place_, nodes_, std::move(readers), missing);
+  if (wanted_) node_->successor_wants(*wanted_);
+  changed();
+}
+
+std::size_t Ring::size() const {
+  const std::lock_guard lock(mutex_);
+  return node_ ? node_->size() : 0;
+}
+
+std::optional<std::size_t> Ring::take_read() {
+  Lock lock(mutex_);
+  std::optional<std::size_t> chunk;
+  to_read_.wait(lock, [&] { return ended() || (chunk = node_->next_read()); });
+  return chunk;
+}
+
+std::vector<std::byte> Ring::wanted_chunks() {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::byte> wanted = node_->wanted();
+  changed();  // what was handed over on the connection before is read here
+  return wanted;
+}
+
+std::vector<std::size_t> Ring::take_cancelled() {
+  const std::lock_guard lock(mutex_);
+  return node_->take_cancelled();
+}
+
+bool Ring::begin_receiving(std::size_t chunk) {
+  const std::lock_guard lock(mutex_);
+  return node_->begin_receiving(chunk);
+}
+
+void Ring::not_received(std::size_t chunk) {
+  const std::lock_guard lock(mutex_);
+  node_->not_received(chunk);
+  changed();
+}
+
+void Ring::arrived_damaged(std::size_t chunk) {
+  const std::lock_guard lock(mutex_);
+  node_->arrived_damaged(chunk);
+  changed();
+}
+
+void Ring::predecessor_lacks(std::size_t chunk) {
+  const std::lock_guard lock(mutex_);
+  node_->predecessor_lacks(chunk);
+  changed();
+}
+
+std::vector<std::size_t> Ring::hand_over() {
+  const std::lock_guard lock(mutex_);
+  return node_->hand_over();
+}
+
+void Ring::predecessor_lost() {
+  const std::lock_guard lock(mutex_);
+  relay_.predecessor_lost();
+  if (node_) node_->predecessor_lost();
+  changed();
+}
+
+void Ring::checked(std::size_t chunk, LentChunk data, const pack::Digest& digest, std::uint32_t origin) {
+  const std::lock_guard lock(mutex_);
+  origins_[chunk] = origin;
+  storing_[chunk] = {std::move(data), digest};
+  node_->checked(chunk);
+  to_send_.notify_all();
+}
+
+void Ring::stored(std::size_t chunk) {
+  const std::lock_guard lock(mutex_);
+  storing_.erase(chunk);
+  node_->stored(chunk);
+  if (ended()) changed();
+}
+
+bool Ring::all_begun() {
+  const std::lock_guard lock(mutex_);
+  return node_->all_begun();
+}
+
+bool Ring::finished() {
+  const std::lock_guard lock(mutex_);
+  return ended();
+}
+
+std::uint32_t Ring::origin(std::size_t chunk) const {
+  const std::lock_guard lock(mutex_);
+  return origins_[chunk];
+}
+
+void Ring::wait_for_end(milliseconds wait) {
+  Lock lock(mutex_);
+  end_.wait_for(lock, wait, [&] { return ended(); });
+}
+
+void Ring::wait_until_end() {
+  Lock lock(mutex_);
+  end_.wait(lock, [&] { return ended(); });
+}
+
+void Ring::stop() {
+  const std::lock_guard lock(mutex_);
+  stopped_ = true;
+  changed();
+}
+
+void Ring::successor_wants_lists(std::uint64_t generation, const std::vector<std::size_t>& sources) {
+  const std::lock_guard lock(mutex_);
+  if (generation < generation_) return;
+  generation_ = generation;
+  for (const std::size_t source : sources) relay_.successor_wants(source);
+  changed();
+}
+
+void Ring::successor_wants_chunks(std::uint64_t generation, std::vector<std::byte> bits) {
+  const std::lock_guard lock(mutex_);
+  if (generation < generation_) return;
+  generation_ = generation;
+  wanted_ = std::move(bits);
+  if (node_) node_->successor_wants(*wanted_);
+  changed();
+}
+
+void Ring::successor_reads(const std::vector<std::size_t>& chunks) {
+  const std::lock_guard lock(mutex_);
+  if (!node_) return;  // it asks again when it connects
+  for (const std::size_t chunk : chunks) node_->successor_reads(chunk);
+}
+
+void Ring::successor_hands_over(const std::vector<std::size_t>& chunks) {
+  const std::lock_guard lock(mutex_);
+  if (!node_) return;
+  for (const std::size_t chunk : chunks) node_->successor_hands_over(chunk);
+  changed();
+}
+
+void Ring::successor_got_damaged(std::size_t chunk) {
+  Lock lock(mutex_);
+  if (closed_ || !node_ || !node_->has(chunk)) return;
+  ++users_;
+  lock.unlock();
+  chunks_.damaged(chunk);
+  lock.lock();
+  --users_;
+  unused_.notify_all();
+}
+
+bool Ring::can_send(std::uint64_t generation) const {
+  return closed_ || left_ || generation != generation_ || relay_.can_send() ||
+         (node_ && node_->to_send() > 0);
+}
+
+Ring::Outgoing Ring::next_send(std::uint64_t generation, milliseconds wait, ChunkBuffers& buffers) {
+  Lock lock(mutex_);
+  Outgoing out;
+  if (!to_send_.wait_for(lock, wait, [&] { return can_send(generation); })) return out;
+  if (closed_ || left_ || generation != generation_) {
+    out.kind = Outgoing::Kind::stale;
+    return out;
+  }
+  if (const auto piece = relay_.next_send()) {
+    out.kind = Outgoing::Kind::list;
+    out.piece = *piece;
+    const std::shared_ptr<const std::string>& whole = lists_[piece->source];
+    out.text = (whole ? *whole : texts_[piece->source]).substr(piece->offset, piece->bytes);
+    return out;
+  }
+  if (!node_ || node_->to_send() == 0) return out;
+  if (wanted_->size() != (node_->size() + 7) / 8) throw PeerError("it has another list of files");
+  out.idle = node_->idle();
+  out.chunk = *node_->next_send();
+  out.origin = origins_[out.chunk];
+  out.kind = Outgoing::Kind::chunk;
+  if (const auto storing = storing_.find(out.chunk); storing != storing_.end()) {
+    out.data = storing->second.data;
+    out.digest = storing->second.digest;
+  } else {
+    read_for_successor(lock, out, buffers);
+  }
+  return out;
+}
+
+// Without the mutex: the other threads must not wait for this disk.
+void Ring::read_for_successor(Lock& lock, Outgoing& out, ChunkBuffers& buffers) {
+  ++users_;
+  lock.unlock();
+  try {
+    out.digest = chunks_.digest(out.chunk);
+    out.data = chunks_.lend(out.chunk);
+    if (!out.data) {
+      ChunkBuffers::Buffer buffer = buffers.take(chunks_.bytes(out.chunk));
+      if (chunks_.read(out.chunk, buffer.bytes())) {
+        out.data = std::make_shared<const ChunkBuffers::Buffer>(std::move(buffer));
+      } else {
+        out.kind = Outgoing::Kind::lacks;
+        chunks_.damaged(out.chunk);
+      }
+    }
+  } catch (const std::exception&) {
+    out.kind = Outgoing::Kind::lacks;
+  }
+  lock.lock();
+  --users_;
+  unused_.notify_all();
+}
+
+Ring::Progress Ring::progress() {
+  const std::lock_guard lock(mutex_);
+  return node_ ? Progress{node_->to_send(), node_->idle()} : Progress{};
+}
+
+void Ring::close() {
+  Lock lock(mutex_);
+  closed_ = true;
+  to_send_.notify_all();
+  unused_.wait(lock, [&] { return users_ == 0; });
+}
+
+void Ring::leave() {
+  const std::lock_guard lock(mutex_);
+  left_ = true;
+  to_send_.notify_all();
+}
+
+bool Ring::left() {
+  const std::lock_guard lock(mutex_);
+  return left_;
+}
+
+}  // namespace lockstep::transfer
