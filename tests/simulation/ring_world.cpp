@@ -331,7 +331,6 @@ void World::connect(Node& node) {
     if (generation != node.generation || !reachable(node, predecessor)) return;
     node.connected = true;
     node.watch.connected();
-    node.watch.heard();
     subscribe(node);
   });
 }

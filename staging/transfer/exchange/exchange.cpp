@@ -186,7 +186,8 @@ void Exchange::talk(PeerLink& link) {
       continue;
     }
     look_at = now;
-    if (now - sent < alive_every) continue;
+    // Before it has asked for something, the successor expects no message: it may be slow, or stopped.
+    if (!feed.asked || now - sent < alive_every) continue;
     const Ring::Progress progress = feed.ring ? feed.ring->progress() : Ring::Progress{};
     link.send(fmt::format("alive {} {} {:d}", feed.number, progress.to_send, progress.idle));
     sent = now;

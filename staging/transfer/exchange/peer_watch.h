@@ -4,8 +4,10 @@
 // Threads: one at a time.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
+#include <utility>
 
 namespace lockstep::transfer {
 
@@ -40,9 +42,17 @@ class PeerWatch {
     return since_try_ >= timeouts_.retry ? Next::connect : Next::retry;
   }
   void tries() { since_try_ = std::chrono::milliseconds(0); }
-  void connected() { connected_ = true; }
+  /// It must send something soon: one that only lets this node connect, again and again, is silent too.
+  void connected() {
+    connected_ = true;
+    if (!std::exchange(silent_since_connected_, true))
+      silent_ = std::min(silent_, timeouts_.lost - timeouts_.quiet);
+  }
   void broken() { connected_ = false; }
-  void heard() { silent_ = std::chrono::milliseconds(0); }
+  void heard() {
+    silent_ = std::chrono::milliseconds(0);
+    silent_since_connected_ = false;
+  }
   /// It sent a piece of a list, or a chunk.
   void progressed() { stalled_ = std::chrono::milliseconds(0); }
   /// It says how many of the wanted chunks it has.
@@ -54,6 +64,7 @@ class PeerWatch {
   std::chrono::milliseconds stalled_{0};
   std::chrono::milliseconds since_try_;
   bool connected_ = false;
+  bool silent_since_connected_ = false;
   bool has_chunks_ = false;
 };
 

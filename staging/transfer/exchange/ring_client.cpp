@@ -101,7 +101,6 @@ std::string RingClient::try_once() {
     const std::unique_ptr<PeerLink> link = options_.connect();
     connected = true;
     watch_.connected();
-    watch_.heard();
     time_.tick();
     talk(*link);
     return "";
@@ -173,8 +172,11 @@ void RingClient::heard(bool progress) {
 }
 
 // While the bytes after a line arrive.
-void RingClient::looked(bool came, bool first) {
+void RingClient::looked(bool came, bool first, std::uint64_t generation) {
+  if (ring_.finished()) throw PeerLost("this node has ended");
   if (!first) {
+    // A chunk that nobody waits for any longer must not stay begun.
+    if (lost_ || generation != generation_) throw PeerLost("another connection to it broke");
     if (came) heard_ = true;
     return;
   }
@@ -228,7 +230,7 @@ void RingClient::take_list(PeerLink& link, const std::vector<std::string>& words
   if (bytes > ListRelay::kPiece || total > kMaxListBytes)
     throw PeerError("it sends a list that was not asked for");
   std::vector<std::byte> piece(bytes);
-  link.receive_bytes(piece, [&](bool came) { looked(came, first); });
+  link.receive_bytes(piece, [&](bool came) { looked(came, first, generation_); });
   if (!ring_.list_arrived(parse_number(words[2]), parse_number(words[3]), total, piece))
     throw PeerError("it sends a list that was not asked for");
   watch_.progressed();
@@ -243,14 +245,17 @@ void RingClient::take_chunk(PeerLink& link, const std::vector<std::string>& word
   if (first) idle_ = parse_number(words[4]) != 0;
   ChunkBuffers::Buffer data = options_.buffer(static_cast<std::uint32_t>(bytes));
   if (first) time_.tick();  // a full disk of this node
+  const std::uint64_t generation = generation_;
   const bool wanted = ring_.begin_receiving(chunk);
   if (first) watch_.has(1);
   pack::Digest digest;
   try {
-    link.receive_bytes(data.bytes(), [&](bool came) { looked(came, first); });
+    link.receive_bytes(data.bytes(), [&](bool came) { looked(came, first, generation); });
     digest = pack::digest_of(data.bytes());
   } catch (...) {
     if (wanted) ring_.not_received(chunk);
+    // A connection made in between did not ask for it, because it was arriving.
+    if (wanted && !first) broken_ = generation_.load();
     throw;
   }
   if (first) {

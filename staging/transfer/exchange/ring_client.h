@@ -78,7 +78,7 @@ class RingClient {
   void take_line(PeerLink& link, const std::string& line, bool first);
   void take_list(PeerLink& link, const std::vector<std::string>& words, bool first);
   void take_chunk(PeerLink& link, const std::vector<std::string>& words, bool first);
-  void looked(bool came, bool first);
+  void looked(bool came, bool first, std::uint64_t generation);
   void add_lane_if_slow();
 
   Ring& ring_;

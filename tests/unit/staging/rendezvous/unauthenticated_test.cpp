@@ -82,7 +82,7 @@ TEST(Rendezvous, AnAttackerDoesNotKeepTheNodesOfALargeStepOut) {
     joining.push_back(std::async(std::launch::async, [&] {
       for (std::uint32_t id = next++; id < kNodes; id = next++) {
         nodes[id] = std::make_unique<Rendezvous>(srun.address(), hello(id, kNodes), kIgnore);
-        nodes[id]->is_lost(id);  // srun answers only nodes that have joined
+        nodes[id]->has_left(id);  // srun answers only nodes that have joined
       }
     }));
   }
