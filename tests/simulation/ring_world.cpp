@@ -158,6 +158,7 @@ class World {
   double source_free_ = 0;
   std::uint64_t read_ = 0;     // chunks from the source
   std::uint64_t allowed_ = 0;  // to be read beyond once
+  std::size_t given_up_ = 0;   // nodes that are well
 };
 
 void World::set_up() {
@@ -312,6 +313,8 @@ void World::tick(Node& node) {
       break;
     case PeerWatch::Next::silent:
     case PeerWatch::Next::sends_none:
+      // A node that runs and can be reached always says that it is alive.
+      if (before(node).running && before(node).stopped_until == 0 && away_from_ == kNever) ++given_up_;
       if (!planted(Planted::left_dropped)) lose(node);
       break;
   }
@@ -604,6 +607,7 @@ WorldEnd World::judge() {
   }
   end.source_ratio = static_cast<double>(read_) / chunks;
   end.opens = opened_.size();
+  if (given_up_ > 0 && end.problem.empty()) end.problem = "a node that is well was given up";
   if (read_ > unheld_ + allowed_ && end.problem.empty())
     end.problem =
         fmt::format("the source was read too often: {} chunks, {} + {} allowed", read_, unheld_, allowed_);
