@@ -18,7 +18,7 @@ class Arrivals {
   void add(ArrivedChunk chunk) {
     {
       const std::lock_guard lock(mutex_);
-      chunks_.push_back(std::move(chunk));
+      if (!ended_) chunks_.push_back(std::move(chunk));
     }
     changed_.notify_one();
   }

@@ -134,6 +134,7 @@ void Ring::predecessor_lost() {
 
 void Ring::checked(std::size_t chunk, LentChunk data, const pack::Digest& digest, std::uint32_t origin) {
   const std::lock_guard lock(mutex_);
+  if (stopped_) return;
   origins_[chunk] = origin;
   storing_[chunk] = {std::move(data), digest};
   node_->checked(chunk);
@@ -175,6 +176,7 @@ void Ring::wait_until_end() {
 void Ring::stop() {
   const std::lock_guard lock(mutex_);
   stopped_ = true;
+  storing_.clear();  // a thread may wait for their memory
   changed();
 }
 
@@ -221,7 +223,7 @@ void Ring::successor_got_damaged(std::size_t chunk) {
 
 bool Ring::can_send(std::uint64_t generation) const {
   return closed_ || left_ || generation != generation_ || relay_.can_send() ||
-         (node_ && node_->to_send() > 0);
+         (node_ && !stopped_ && node_->to_send() > 0);
 }
 
 Ring::Outgoing Ring::next_send(std::uint64_t generation, milliseconds wait, ChunkBuffers& buffers) {
@@ -239,7 +241,7 @@ Ring::Outgoing Ring::next_send(std::uint64_t generation, milliseconds wait, Chun
     out.text = (whole ? *whole : texts_[piece->source]).substr(piece->offset, piece->bytes);
     return out;
   }
-  if (!node_ || node_->to_send() == 0) return out;
+  if (!node_ || stopped_ || node_->to_send() == 0) return out;
   if (wanted_->size() != (node_->size() + 7) / 8) throw PeerError("it has another list of files");
   out.idle = node_->idle();
   out.chunk = *node_->next_send();

@@ -7,6 +7,7 @@
 
 #include <array>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <thread>
@@ -21,6 +22,7 @@
 #include "staging/transfer/exchange/peer_group.h"
 #include "staging/transfer/manifest.h"
 #include "tests/unit/staging/transfer/nodes_world.h"
+#include "tests/unit/staging/watched_file_system.h"
 
 namespace lockstep::transfer {
 namespace {
@@ -373,6 +375,21 @@ TEST_P(ExchangeFaultsLanes, NodeWithoutSpaceFailsAllWithALineThatSaysWhatToDo) {
   alone.limits.quota = 500'000;
   EXPECT_THROW(put({pack.string()}, alone), cache::NoSpace) << "the caller can tell it from other errors";
   expect_good(put_on(3, pack), pack);
+}
+
+// Chunks that nobody will store any longer must not keep the memory that other threads wait for.
+TEST_P(ExchangeFaultsLanes, NodeWhoseDiskFailsInTheMiddleFailsAllWithALine) {
+  const fs::path pack = make_large_pack("p", 300);
+  staging_test::WatchedFileSystem disk(
+      [](int n, const FileCall& call) { return n > 60 && call.kind == FileCall::Kind::write ? EIO : 0; });
+  NodeChange fails{.system = &disk};
+  fails.options = [](PutOptions& options) { options.sizes.buffers = 4; };
+  const auto begin = steady_clock::now();
+  for (const NodeEnd& end : put_on(3, pack, {{1, fails}})) {
+    EXPECT_EQ(end.code, 1);
+    EXPECT_THAT(end.error, AllOf(HasSubstr("127.0.0.1:0: "), HasSubstr("Input/output error")));
+  }
+  EXPECT_LT(steady_clock::now() - begin, seconds(10));
 }
 
 // The file holds the moment at which the next byte may be read, counted from the start of the machine.
