@@ -21,7 +21,7 @@
 #include "runtime/data/loader_advice.h"
 #include "runtime/data/loader_setup.h"
 #include "runtime/data/loader_state.h"
-#include "runtime/data/ordered_prefetch.h"
+#include "common/ordered_prefetch.h"
 #include "runtime/data/plan/mixture/mixture.h"
 #include "runtime/data/plan/planner.h"
 #include "runtime/data/plan/step_sizes.h"

@@ -10,7 +10,7 @@
 #include "runtime/data/batch/host_batch.h"
 #include "runtime/data/epoch_cursor.h"
 #include "runtime/data/loader_options.h"
-#include "runtime/data/ordered_prefetch.h"
+#include "common/ordered_prefetch.h"
 #include "runtime/data/plan/planner.h"
 #include "staging/pack/reader.h"
 
