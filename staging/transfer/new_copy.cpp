@@ -177,10 +177,6 @@ NewCopy::NewCopy(const PutContext& context, BegunCopy begun, bool check_source)
   options.plan = digest_of(files_);
   options.mark_bytes = context_.options.sizes.mark_bytes;
   options.complete = [this](std::size_t file, const pack::Digest& digest) { return check(file, digest); };
-  if (context_.options.peers != nullptr)
-    options.hashed = [this](std::size_t chunk, LentChunk data) {
-      context_.resources.recent.keep({&context_, chunk}, std::move(data));
-    };
   store_ = std::make_unique<ChunkStore>(context_.system, local_, plan_, context_.resources.memory,
                                         std::move(options));
   local_.make_folders();

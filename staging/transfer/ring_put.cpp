@@ -76,12 +76,11 @@ RingClient::Options RingPut::client_options() {
       .connect = {},
       .has_left = [this] { return peers_.rendezvous().has_left(part_.predecessor.node); },
       .buffer = [&context](std::uint32_t bytes) { return context.resources.memory.chunks.take(bytes); },
-      .store =
-          [this](ArrivedChunk arrived) {
+      .count =
+          [this](const CheckedChunk& arrived) {
             source_of(plan_->place(arrived.chunk))
                 .context()
                 .tally.count_from_peer(arrived.data->bytes().size());
-            arrivals_.add(std::move(arrived));
           },
       .note = [&context](const std::string& text) { context.tally.note(text); },
       .max_lanes = forced > 0 ? forced : max_lanes(),
@@ -108,11 +107,11 @@ void RingPut::prepare() {
       [&](std::size_t chunk) { return source_of(at(chunk)).lacks(at(chunk).chunk); },
       {.bytes = [this](std::size_t chunk) { return plan_->bytes(chunk); },
        .digest = [this, at](std::size_t chunk) { return source_of(at(chunk)).digest(at(chunk).chunk); },
-       .lend = [this, at](std::size_t chunk) { return source_of(at(chunk)).lend(at(chunk).chunk); },
        .read = [this, at](
                    std::size_t chunk,
                    std::span<std::byte> into) { return source_of(at(chunk)).read(at(chunk).chunk, into); },
-       .damaged = [this, at](std::size_t chunk) { source_of(at(chunk)).note_damage(at(chunk).chunk); }});
+       .damaged = [this, at](std::size_t chunk) { source_of(at(chunk)).note_damage(at(chunk).chunk); },
+       .keep = sources_.front()->context().options.sizes.buffers / 4});
 }
 
 // More connections than one make sense only if cores are left for them.
@@ -129,14 +128,14 @@ void RingPut::read_source(const std::function<bool()>& stop) {
     const StreamPlan::Place place = plan_->place(*chunk);
     NewCopy& copy = source_of(place).copy();
     LoadedChunk loaded = copy.load(place.chunk);
-    ring_->checked(*chunk, loaded.data, loaded.digest, peers_.self());
+    ring_->checked({*chunk, loaded.data, loaded.digest, peers_.self()});
     copy.take(place.chunk, std::move(loaded));
     ring_->stored(*chunk);
   }
 }
 
 void RingPut::store_arrivals() {
-  while (std::optional<ArrivedChunk> arrived = arrivals_.take()) {
+  while (std::optional<CheckedChunk> arrived = ring_->take_arrived()) {
     const StreamPlan::Place place = plan_->place(arrived->chunk);
     source_of(place).copy().take(place.chunk, {std::move(arrived->data), arrived->digest});
     ring_->stored(arrived->chunk);
@@ -151,7 +150,6 @@ void RingPut::move_chunks(RingClient& client) {
   }
   const auto end = [&] {
     ring_->stop();
-    arrivals_.end();
     client.stop();
   };
   const std::size_t forced = sources_.front()->context().options.sizes.lanes;
@@ -161,8 +159,6 @@ void RingPut::move_chunks(RingClient& client) {
     try {
       if (i == 0) {
         client.get_chunks();
-        ring_->wait_until_end();
-        arrivals_.end();
       } else if (i < lanes) {
         client.get_chunks_too(i);
       } else if (i < lanes + kStoringThreads) {

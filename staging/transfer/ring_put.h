@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "staging/rendezvous/ring_states.h"
-#include "staging/transfer/exchange/arrivals.h"
 #include "staging/transfer/exchange/peer_group.h"
 #include "staging/transfer/exchange/ring.h"
 #include "staging/transfer/exchange/ring_client.h"
@@ -55,7 +54,6 @@ class RingPut {
   std::vector<bool> held_;
   std::shared_ptr<Ring> ring_;
   std::optional<StreamPlan> plan_;
-  Arrivals arrivals_;
   bool saw_damage_ = false;
 };
 

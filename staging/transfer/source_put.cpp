@@ -81,10 +81,6 @@ bool SourcePut::read(std::size_t chunk, std::span<std::byte> into) {
   return is_served() ? held().chunks->read(chunk, into) : copy().store().read(chunk, into);
 }
 
-LentChunk SourcePut::lend(std::size_t chunk) {
-  return is_served() ? nullptr : context_.resources.recent.lend({&context_, chunk});
-}
-
 void SourcePut::note_damage(std::size_t chunk) {
   if (is_served()) return held().chunks->note_damage();
   const std::lock_guard lock(reported_mutex_);

@@ -1,7 +1,7 @@
 // One source on one node of a group, from the moment at which the nodes know what it is until its copy is published.
 //
-// Threads: one at a time; finish() of several sources at the same time; digest(), read(), lend() and
-// note_damage() from any.
+// Threads: one at a time; finish() of several sources at the same time; digest(), read() and note_damage()
+// from any.
 #pragma once
 
 #include <cstdint>
@@ -61,7 +61,6 @@ class SourcePut {
   /// As in RingChunks.
   pack::Digest digest(std::size_t chunk) const;
   bool read(std::size_t chunk, std::span<std::byte> into);
-  LentChunk lend(std::size_t chunk);
   void note_damage(std::size_t chunk);
   /// Of a source that this node needs.
   NewCopy& copy() const { return *std::get<Copying>(state_); }

@@ -158,15 +158,13 @@ void ChunkStore::record() {
 void ChunkStore::hash_from(Hashing& hashing, std::size_t chunk, LentChunk data) {
   const std::uint32_t file = first_file(chunk);
   for (;;) {
-    const bool in_memory = data != nullptr;
-    if (!in_memory) {
+    if (data == nullptr) {
       ChunkBuffers::Buffer read = memory_.read_back.take(plan_.bytes(chunk));
       if (!local_.read(chunk, read.bytes()))
         fail("{}: vanished while it was copied", local_.path(file).string());
       data = std::make_shared<const ChunkBuffers::Buffer>(std::move(read));
     }
     hash_chunk(hashing.hasher, chunk, data->bytes());
-    if (in_memory && options_.hashed) options_.hashed(chunk, std::move(data));
     data.reset();
     const std::lock_guard lock(mutex_);
     hashed_[chunk] = true;

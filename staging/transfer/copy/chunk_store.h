@@ -33,8 +33,6 @@ class ChunkStore {
     /// A file is complete and has this digest. Returns false if the digest is wrong; the file is then in
     /// damaged(). Called by the threads that put chunks, one at a time.
     std::function<bool(std::size_t file, const pack::Digest&)> complete;
-    /// Takes the memory of a chunk that is stored and hashed, unless it was read back. May be empty.
-    std::function<void(std::size_t chunk, LentChunk)> hashed;
   };
 
   /// The references must outlive this object.

@@ -218,9 +218,9 @@ void Exchange::take_request(PeerLink& link, Feed& feed, const std::string& line)
     feed.wanted.emplace(bytes);
     link.receive_bytes(*feed.wanted);
   } else if (words[0] == "cancel") {
-    if (feed.ring) feed.ring->successor_reads({numbers.begin(), numbers.end()});
+    if (feed.ring) feed.ring->successor_reads({numbers.begin(), numbers.end()}, true);
   } else if (words[0] == "read") {
-    if (feed.ring) feed.ring->successor_hands_over({numbers.begin(), numbers.end()});
+    if (feed.ring) feed.ring->successor_reads({numbers.begin(), numbers.end()}, false);
   } else if (words[0] == "damaged") {
     if (feed.ring) feed.ring->successor_got_damaged(numbers[0]);
     link.send(fmt::format("noted {}", feed.number));
@@ -251,13 +251,12 @@ bool Exchange::send_next(PeerLink& link, Feed& feed) {
                 std::as_bytes(std::span(out.text)));
       return true;
     case Ring::Outgoing::Kind::lacks:
-      link.send(fmt::format("lacks {} {}", feed.number, out.chunk));
+      link.send(fmt::format("lacks {} {}", feed.number, out.chunk.chunk));
       return true;
     case Ring::Outgoing::Kind::chunk:
-      link.send(fmt::format("chunk {} {} {} {:d} {} {}", feed.number, out.chunk, out.origin, out.idle,
-                            out.data->bytes().size(), pack::to_hex(out.digest)),
-                out.data->bytes());
-      bytes_sent_ += out.data->bytes().size();
+      link.send(fmt::format("chunk {} {} {} {:d} {} {}", feed.number, out.chunk.chunk, out.chunk.origin,
+                            out.idle, out.chunk.data->bytes().size(), pack::to_hex(out.chunk.digest)),
+                out.chunk.data->bytes());
       return true;
   }
   return false;

@@ -88,8 +88,6 @@ class Exchange {
   void end();
 
   int port() const { return port_; }
-  /// Bytes of chunks that were sent to other nodes.
-  std::uint64_t bytes_sent() const { return bytes_sent_; }
   const PeerTimeouts& timeouts() const { return options_.timeouts; }
 
   /// Serves a ring until it is withdrawn. Requests may come earlier; they wait.
@@ -120,7 +118,6 @@ class Exchange {
   int port_ = 0;
   UniqueFd socket_;
   std::atomic<bool> ended_ = false;
-  std::atomic<std::uint64_t> bytes_sent_ = 0;
   ChunkBuffers buffers_;
   std::mutex mutex_;
   std::condition_variable serves_more_;

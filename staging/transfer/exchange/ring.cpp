@@ -17,7 +17,9 @@ Ring::Ring(std::uint32_t place, std::uint32_t nodes, const std::vector<ListRelay
 void Ring::changed() {
   to_send_.notify_all();
   to_read_.notify_all();
-  if (ended()) end_.notify_all();
+  if (!ended()) return;
+  to_store_.notify_all();
+  end_.notify_all();
 }
 
 std::optional<std::size_t> Ring::next_to_make() {
@@ -53,11 +55,6 @@ bool Ring::list_arrived(std::size_t source, std::uint64_t offset, std::uint64_t 
   return true;
 }
 
-bool Ring::lists_complete() {
-  const std::lock_guard lock(mutex_);
-  return relay_.complete();
-}
-
 std::shared_ptr<const std::string> Ring::list(std::size_t source) {
   const std::lock_guard lock(mutex_);
   return lists_[source];
@@ -73,56 +70,11 @@ void Ring::begin_chunks(std::uint32_t self, std::vector<std::uint32_t> readers,
   changed();
 }
 
-std::size_t Ring::size() const {
-  const std::lock_guard lock(mutex_);
-  return node_ ? node_->size() : 0;
-}
-
 std::optional<std::size_t> Ring::take_read() {
   Lock lock(mutex_);
   std::optional<std::size_t> chunk;
   to_read_.wait(lock, [&] { return ended() || (chunk = node_->next_read()); });
   return chunk;
-}
-
-std::vector<std::byte> Ring::wanted_chunks() {
-  const std::lock_guard lock(mutex_);
-  std::vector<std::byte> wanted = node_->wanted();
-  changed();  // what was handed over on the connection before is read here
-  return wanted;
-}
-
-std::vector<std::size_t> Ring::take_cancelled() {
-  const std::lock_guard lock(mutex_);
-  return node_->take_cancelled();
-}
-
-bool Ring::begin_receiving(std::size_t chunk) {
-  const std::lock_guard lock(mutex_);
-  return node_->begin_receiving(chunk);
-}
-
-void Ring::not_received(std::size_t chunk) {
-  const std::lock_guard lock(mutex_);
-  node_->not_received(chunk);
-  changed();
-}
-
-void Ring::arrived_damaged(std::size_t chunk) {
-  const std::lock_guard lock(mutex_);
-  node_->arrived_damaged(chunk);
-  changed();
-}
-
-void Ring::predecessor_lacks(std::size_t chunk) {
-  const std::lock_guard lock(mutex_);
-  node_->predecessor_lacks(chunk);
-  changed();
-}
-
-std::vector<std::size_t> Ring::hand_over() {
-  const std::lock_guard lock(mutex_);
-  return node_->hand_over();
 }
 
 void Ring::predecessor_lost() {
@@ -132,25 +84,47 @@ void Ring::predecessor_lost() {
   changed();
 }
 
-void Ring::checked(std::size_t chunk, LentChunk data, const pack::Digest& digest, std::uint32_t origin) {
+// The caller holds the mutex. Nobody takes chunks of a node that fails: their memory must not be kept from other threads.
+void Ring::keep(CheckedChunk chunk) {
+  if (stopped_) return;
+  const std::size_t number = chunk.chunk;
+  origins_[number] = chunk.origin;
+  in_memory_[number] = std::move(chunk);
+  node_->checked(number);
+  to_send_.notify_all();
+}
+
+void Ring::checked(CheckedChunk chunk) {
+  const std::lock_guard lock(mutex_);
+  keep(std::move(chunk));
+}
+
+void Ring::arrived(CheckedChunk chunk) {
   const std::lock_guard lock(mutex_);
   if (stopped_) return;
-  origins_[chunk] = origin;
-  storing_[chunk] = {std::move(data), digest};
-  node_->checked(chunk);
-  to_send_.notify_all();
+  arrived_.push_back(chunk);
+  keep(std::move(chunk));
+  to_store_.notify_one();
+}
+
+std::optional<CheckedChunk> Ring::take_arrived() {
+  Lock lock(mutex_);
+  to_store_.wait(lock, [&] { return ended() || !arrived_.empty(); });
+  if (arrived_.empty()) return {};
+  std::optional<CheckedChunk> chunk(std::move(arrived_.front()));
+  arrived_.pop_front();
+  return chunk;
 }
 
 void Ring::stored(std::size_t chunk) {
   const std::lock_guard lock(mutex_);
-  storing_.erase(chunk);
+  recent_.push_back(chunk);
+  if (recent_.size() > chunks_.keep) {
+    in_memory_.erase(recent_.front());
+    recent_.pop_front();
+  }
   node_->stored(chunk);
   if (ended()) changed();
-}
-
-bool Ring::all_begun() {
-  const std::lock_guard lock(mutex_);
-  return node_->all_begun();
 }
 
 bool Ring::finished() {
@@ -168,15 +142,11 @@ void Ring::wait_for_end(milliseconds wait) {
   end_.wait_for(lock, wait, [&] { return ended(); });
 }
 
-void Ring::wait_until_end() {
-  Lock lock(mutex_);
-  end_.wait(lock, [&] { return ended(); });
-}
-
 void Ring::stop() {
   const std::lock_guard lock(mutex_);
   stopped_ = true;
-  storing_.clear();  // a thread may wait for their memory
+  in_memory_.clear();  // a thread may wait for their memory
+  arrived_.clear();
   changed();
 }
 
@@ -197,16 +167,11 @@ void Ring::successor_wants_chunks(std::uint64_t generation, std::vector<std::byt
   changed();
 }
 
-void Ring::successor_reads(const std::vector<std::size_t>& chunks) {
+void Ring::successor_reads(const std::vector<std::size_t>& chunks, bool reads) {
   const std::lock_guard lock(mutex_);
   if (!node_) return;  // it asks again when it connects
-  for (const std::size_t chunk : chunks) node_->successor_reads(chunk);
-}
-
-void Ring::successor_hands_over(const std::vector<std::size_t>& chunks) {
-  const std::lock_guard lock(mutex_);
-  if (!node_) return;
-  for (const std::size_t chunk : chunks) node_->successor_hands_over(chunk);
+  for (const std::size_t chunk : chunks)
+    reads ? node_->successor_reads(chunk) : node_->successor_hands_over(chunk);
   changed();
 }
 
@@ -244,12 +209,11 @@ Ring::Outgoing Ring::next_send(std::uint64_t generation, milliseconds wait, Chun
   if (!node_ || stopped_ || node_->to_send() == 0) return out;
   if (wanted_->size() != (node_->size() + 7) / 8) throw PeerError("it has another list of files");
   out.idle = node_->idle();
-  out.chunk = *node_->next_send();
-  out.origin = origins_[out.chunk];
   out.kind = Outgoing::Kind::chunk;
-  if (const auto storing = storing_.find(out.chunk); storing != storing_.end()) {
-    out.data = storing->second.data;
-    out.digest = storing->second.digest;
+  out.chunk.chunk = *node_->next_send();
+  out.chunk.origin = origins_[out.chunk.chunk];
+  if (const auto found = in_memory_.find(out.chunk.chunk); found != in_memory_.end()) {
+    out.chunk = found->second;
   } else {
     read_for_successor(lock, out, buffers);
   }
@@ -261,16 +225,14 @@ void Ring::read_for_successor(Lock& lock, Outgoing& out, ChunkBuffers& buffers) 
   ++users_;
   lock.unlock();
   try {
-    out.digest = chunks_.digest(out.chunk);
-    out.data = chunks_.lend(out.chunk);
-    if (!out.data) {
-      ChunkBuffers::Buffer buffer = buffers.take(chunks_.bytes(out.chunk));
-      if (chunks_.read(out.chunk, buffer.bytes())) {
-        out.data = std::make_shared<const ChunkBuffers::Buffer>(std::move(buffer));
-      } else {
-        out.kind = Outgoing::Kind::lacks;
-        chunks_.damaged(out.chunk);
-      }
+    CheckedChunk& chunk = out.chunk;
+    chunk.digest = chunks_.digest(chunk.chunk);
+    ChunkBuffers::Buffer buffer = buffers.take(chunks_.bytes(chunk.chunk));
+    if (chunks_.read(chunk.chunk, buffer.bytes())) {
+      chunk.data = std::make_shared<const ChunkBuffers::Buffer>(std::move(buffer));
+    } else {
+      out.kind = Outgoing::Kind::lacks;
+      chunks_.damaged(chunk.chunk);
     }
   } catch (const std::exception&) {
     out.kind = Outgoing::Kind::lacks;
@@ -288,6 +250,7 @@ Ring::Progress Ring::progress() {
 void Ring::close() {
   Lock lock(mutex_);
   closed_ = true;
+  in_memory_.clear();
   to_send_.notify_all();
   unused_.wait(lock, [&] { return users_ == 0; });
 }

@@ -129,7 +129,7 @@ void RingClient::subscribe(PeerLink& link) {
   if (!chunks_)
     return link.send(fmt::format("lists {} {} {}", options_.number, generation_.load(),
                                  fmt::join(ring_.wanted_lists(), " ")));
-  const std::vector<std::byte> wanted = ring_.wanted_chunks();
+  const std::vector<std::byte> wanted = ring_.node()->wanted();
   link.send(fmt::format("want {} {} {}", options_.number, generation_.load(), wanted.size()), wanted);
   wall_begin_ = nanoseconds(monotonic_ns());
   cpu_begin_ = thread_cpu_time();
@@ -141,7 +141,7 @@ void RingClient::talk(PeerLink& link) {
   while (!done() || not_noted_ > 0) {
     if (chunks_) {
       send_changes(link);
-      if (ring_.all_begun() && not_noted_ == 0) {
+      if (ring_.node()->all_begun() && not_noted_ == 0) {
         ring_.wait_for_end(options_.timeouts.look);
         time_.tick();
         watch_.heard();
@@ -191,9 +191,9 @@ void RingClient::send_changes(PeerLink& link) {
     damaged.swap(damaged_);
   }
   for (const std::size_t chunk : damaged) link.send(fmt::format("damaged {} {}", options_.number, chunk));
-  send_numbers(link, fmt::format("cancel {}", options_.number), ring_.take_cancelled());
+  send_numbers(link, fmt::format("cancel {}", options_.number), ring_.node()->take_cancelled());
   if (std::exchange(idle_, false))
-    send_numbers(link, fmt::format("read {}", options_.number), ring_.hand_over());
+    send_numbers(link, fmt::format("read {}", options_.number), ring_.node()->hand_over());
 }
 
 void RingClient::take_line(PeerLink& link, const std::string& line, bool first) {
@@ -215,8 +215,8 @@ void RingClient::take_line(PeerLink& link, const std::string& line, bool first) 
     take_chunk(link, words, first);
   } else if (chunks_ && words[0] == "lacks" && words.size() == 3) {
     const std::size_t chunk = parse_number(words[2]);
-    if (chunk >= ring_.size()) throw PeerError("its chunk does not exist");
-    ring_.predecessor_lacks(chunk);
+    if (chunk >= ring_.node()->size()) throw PeerError("its chunk does not exist");
+    ring_.node()->predecessor_lacks(chunk);
     saw_damage_ = true;
   } else {
     throw PeerError("unexpected message");
@@ -240,20 +240,20 @@ void RingClient::take_chunk(PeerLink& link, const std::vector<std::string>& word
   const std::size_t chunk = parse_number(words[2]);
   const auto origin = static_cast<std::uint32_t>(parse_number(words[3]));
   const std::uint64_t bytes = parse_number(words[5]);
-  if (chunk >= ring_.size()) throw PeerError("its chunk does not exist");
+  if (chunk >= ring_.node()->size()) throw PeerError("its chunk does not exist");
   if (bytes != ring_.bytes(chunk)) throw PeerError("its chunk has another size");
   if (first) idle_ = parse_number(words[4]) != 0;
   ChunkBuffers::Buffer data = options_.buffer(static_cast<std::uint32_t>(bytes));
   if (first) time_.tick();  // a full disk of this node
   const std::uint64_t generation = generation_;
-  const bool wanted = ring_.begin_receiving(chunk);
+  const bool wanted = ring_.node()->begin_receiving(chunk);
   if (first) watch_.has(1);
   pack::Digest digest;
   try {
     link.receive_bytes(data.bytes(), [&](bool came) { looked(came, first, generation); });
     digest = pack::digest_of(data.bytes());
   } catch (...) {
-    if (wanted) ring_.not_received(chunk);
+    if (wanted) ring_.node()->not_received(chunk);
     // A connection made in between did not ask for it, because it was arriving.
     if (wanted && !first) broken_ = generation_.load();
     throw;
@@ -271,12 +271,12 @@ void RingClient::take_chunk(PeerLink& link, const std::vector<std::string>& word
       ++not_noted_;
     }
     saw_damage_ = true;
-    ring_.arrived_damaged(chunk);
+    ring_.node()->arrived_damaged(chunk);
     return;
   }
-  auto shared = std::make_shared<const ChunkBuffers::Buffer>(std::move(data));
-  ring_.checked(chunk, shared, digest, origin);
-  options_.store({chunk, std::move(shared), digest, origin});
+  CheckedChunk checked{chunk, std::make_shared<const ChunkBuffers::Buffer>(std::move(data)), digest, origin};
+  options_.count(checked);
+  ring_.arrived(std::move(checked));
 }
 
 // One connection decrypts about 1 GB/s on one core. A thread that is busy nearly all the time is the limit.

@@ -23,13 +23,6 @@
 
 namespace lockstep::transfer {
 
-struct ArrivedChunk {
-  std::size_t chunk = 0;
-  LentChunk data;
-  pack::Digest digest{};
-  std::uint32_t origin = 0;  ///< the node that read it from the source
-};
-
 class RingClient {
  public:
   struct Options {
@@ -41,8 +34,8 @@ class RingClient {
     /// Whether srun says that the predecessor has left. Throws Error if the step has failed.
     std::function<bool()> has_left;
     std::function<ChunkBuffers::Buffer(std::uint32_t bytes)> buffer;
-    /// Takes a chunk that arrived, to be stored soon in another thread, which then calls Ring::stored().
-    std::function<void(ArrivedChunk)> store;
+    /// Takes note of a chunk that arrived, before Ring::arrived().
+    std::function<void(const CheckedChunk&)> count;
     /// Takes a line for the user.
     std::function<void(const std::string&)> note;
     /// Connections for chunks: at most, and from the start.
