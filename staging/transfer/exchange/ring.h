@@ -50,9 +50,6 @@ class Ring {
  public:
   Ring(std::uint32_t place, std::uint32_t nodes, const std::vector<ListRelay::From>& lists);
 
-  std::uint32_t place() const { return place_; }
-  std::uint32_t nodes() const { return nodes_; }
-
   // Lists of files, by the source's number in the ring.
 
   std::optional<std::size_t> next_to_make();
