@@ -68,7 +68,8 @@ class Ring {
   std::uint32_t bytes(std::size_t chunk) const { return chunks_.bytes(chunk); }
   /// Waits for a chunk to read from the source; nullopt when all chunks are here, or after stop().
   std::optional<std::size_t> take_read();
-  /// What decides, as long as the result lives. It is locked; then all threads look at what has changed.
+  /// What decides, locked as long as the result lives, which must not wait for anything. Then all threads look at what has
+  /// changed.
   class Decisions {
    public:
     explicit Decisions(Ring& ring) : ring_(ring), lock_(ring.mutex_) {}

@@ -191,9 +191,11 @@ void RingClient::send_changes(PeerLink& link) {
     damaged.swap(damaged_);
   }
   for (const std::size_t chunk : damaged) link.send(fmt::format("damaged {} {}", options_.number, chunk));
-  send_numbers(link, fmt::format("cancel {}", options_.number), ring_.node()->take_cancelled());
-  if (std::exchange(idle_, false))
-    send_numbers(link, fmt::format("read {}", options_.number), ring_.node()->hand_over());
+  const std::vector<std::size_t> cancelled = ring_.node()->take_cancelled();
+  send_numbers(link, fmt::format("cancel {}", options_.number), cancelled);
+  if (!std::exchange(idle_, false)) return;
+  const std::vector<std::size_t> handed_over = ring_.node()->hand_over();
+  send_numbers(link, fmt::format("read {}", options_.number), handed_over);
 }
 
 void RingClient::take_line(PeerLink& link, const std::string& line, bool first) {
