@@ -21,14 +21,15 @@ using nlohmann::json;
 using Messages = std::map<std::uint32_t, json>;
 using Contexts = std::vector<const PutContext*>;
 
-// A copy keeps some files open, besides its lock and its journal.
+// A copy keeps some files open, besides its lock and its journal. The numbers of all fit in one line of the exchange.
 std::size_t sources_at_once() {
   constexpr std::size_t kFilesOfSource = 12;
   constexpr std::size_t kOtherFiles = 64;
+  constexpr std::size_t kMaxSources = 1024;
   rlimit limit{};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return 1U << 16U;
-  return std::max<std::size_t>(limit.rlim_cur, kOtherFiles + kFilesOfSource) / kFilesOfSource -
-         kOtherFiles / kFilesOfSource;
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return kMaxSources;
+  const std::size_t files = std::max<std::size_t>(limit.rlim_cur, kOtherFiles + kFilesOfSource);
+  return std::min(kMaxSources, files / kFilesOfSource - kOtherFiles / kFilesOfSource);
 }
 
 // An array, because all nodes get those of all sources.
