@@ -54,7 +54,8 @@ FileLoader::FileLoader(std::filesystem::path folder, const std::vector<std::stri
       // window may be open.
       prefetch_(
           {.threads = std::clamp(threads, 1, max_threads_),
-           .ahead = std::clamp<std::size_t>(free_descriptors() / 2, 1, kWindow)},
+           .ahead = std::clamp<std::size_t>(free_descriptors() / 2, 1, kWindow),
+           .cpus = {}},
           [this] { return claimed_ < files_.size() ? std::optional(claimed_++) : std::nullopt; },
           [this](std::size_t number, int worker) { return load(files_[number], worker); }) {
 }
