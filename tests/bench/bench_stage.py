@@ -340,7 +340,7 @@ def simulated(chosen):
 
 
 def limited_link(chosen):
-    """What a node's cores let pass, in bytes per second, at the rates of one core in docs/benchmarks/staging.md."""
+    """The rate that a node's cores let pass, in bytes per second, at the rates of one core in docs/benchmarks/staging.md."""
     if not chosen.cores:
         return chosen.bandwidth
     encrypt, decrypt = 1.56e9, 1.06e9

@@ -34,7 +34,7 @@ TEST(RingSimulation, QuietRingReadsTheSourceOnceAndSendsTheDataOnce) {
   }
 }
 
-// What happens when node 5 of 8 dies in the middle: node 6 reads what it still lacks, and nobody else notices.
+// Node 5 of 8 dies in the middle: node 6 reads what it still lacks, and nobody else notices.
 TEST(RingSimulation, OnlyTheSuccessorOfAKilledNodeReadsMore) {
   const WorldEnd quiet = play({.nodes = 8, .chunks = 256, .faults = false});
   const WorldEnd end = play({.nodes = 8, .chunks = 256, .faults = false, .killed = 5});

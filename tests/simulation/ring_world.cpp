@@ -28,7 +28,7 @@ constexpr double kTimeLimit = 7200;
 constexpr int kReaders = 4;
 constexpr std::size_t kBuffers = 16;
 
-/// What a chunk on a node's disk is.
+/// A chunk on a node's disk.
 enum class Bytes : std::uint8_t { none, right, wrong };
 
 struct Node {
@@ -202,8 +202,8 @@ void World::set_up() {
     if (has && chance(0.1)) node.disk_bytes[any(static_cast<std::uint32_t>(stream.size()))] = Bytes::none;
     std::vector<ListRelay::From> lists;
     for (std::size_t source = 0; source < options_.sources; ++source) {
-      const bool here = holds(place, source) || (place == 0 && !held.front()) || count == 1;
-      lists.push_back(here ? ListRelay::From::here : ListRelay::From::predecessor);
+      const bool makes = holds(place, source) || (place == 0 && !held.front()) || count == 1;
+      lists.push_back(makes ? ListRelay::From::here : ListRelay::From::predecessor);
     }
     node.lists = ListRelay(lists);
   }
@@ -293,13 +293,13 @@ void World::tick(Node& node) {
   on(node, 1, [this, &node] { tick(node); });
   if (node.asked != 0 && now_ - node.sent_at >= 1 && reachable(node, next(node))) {
     Node& successor = next(node);
-    const std::size_t here = node.ring ? node.ring->to_send() : 0;
+    const std::size_t ready = node.ring ? node.ring->to_send() : 0;
     const bool idle = node.ring && node.ring->idle();
     const std::uint64_t generation = node.asked;
-    on(successor, options_.latency, [this, &successor, here, idle, generation] {
+    on(successor, options_.latency, [this, &successor, ready, idle, generation] {
       if (successor.generation != generation || !successor.connected) return;
       successor.watch.heard();
-      successor.watch.has(here);
+      successor.watch.has(ready);
       if (idle && successor.ring) hand_over(successor);
     });
   }

@@ -53,7 +53,7 @@ struct WorldOptions {
 };
 
 struct WorldEnd {
-  std::string problem;        ///< what a check found; "" if all is well
+  std::string problem;        ///< what a check found; "" if there is none
   double seconds = 0;         ///< of the simulated clock
   double sent_max_ratio = 0;  ///< the busiest sender: bytes ÷ data
   double source_ratio = 0;    ///< bytes from the source ÷ data
