@@ -332,7 +332,7 @@ void RendezvousServer::answer_states(Group& group, const std::string& name) {
   }
 }
 
-// Its successor reads from the source what it has not got yet.
+// Its successor reads from the source what it still lacks.
 void RendezvousServer::leaves(Group& group, std::uint32_t node) {
   if (!group.left.insert(node).second) return;
   const auto found = std::lower_bound(group.ring.begin(), group.ring.end(), node);

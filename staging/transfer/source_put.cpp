@@ -98,7 +98,7 @@ void SourcePut::finish(std::uint32_t self, const std::function<std::uint32_t(std
   });
 }
 
-// What was stored was right in memory.
+// The chunk was right in memory when it was stored.
 void SourcePut::check_reported() {
   std::vector<std::size_t> reported;
   {

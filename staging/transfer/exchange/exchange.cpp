@@ -24,7 +24,7 @@ constexpr milliseconds kIdle{100};
 
 }  // namespace
 
-/// What one connection of the successor asks for.
+/// The request of one connection of the successor.
 struct Exchange::Feed {
   std::size_t number = 0;
   std::uint64_t generation = 0;

@@ -26,7 +26,7 @@
 //              gone RING                             I have left the ring
 //              alive RING HERE IDLE                  when nothing else was sent for a while; HERE wanted chunks are here
 //
-// What a node decides: ring_node.h for chunks, list_relay.h for lists, peer_watch.h for a predecessor that says nothing.
+// The decisions of a node: ring_node.h for chunks, list_relay.h for lists, peer_watch.h for a predecessor that says nothing.
 // Receiving waits only for the node's own disk, never for sending: a chunk that a slow successor has not taken soon
 // after it is stored is read back from the disk. So nodes with little memory cannot wait for each other in a circle. Indexes that lie
 // beside the data (side_indexes.h) are not exchanged: each node reads them after the data, 40 to 50 bytes for each record of

@@ -42,7 +42,7 @@ class PeerWatch {
     return since_try_ >= timeouts_.retry ? Next::connect : Next::retry;
   }
   void tries() { since_try_ = std::chrono::milliseconds(0); }
-  /// It must send something soon: one that only lets this node connect, again and again, is silent too.
+  /// It must send something soon: one that only lets this node connect repeatedly is silent too.
   void connected() {
     connected_ = true;
     if (!std::exchange(silent_since_connected_, true))

@@ -83,7 +83,7 @@ class RingClient {
   PeerWatch watch_;
   RunningTime time_;
   std::atomic<std::uint64_t> generation_ = 0;  // of the connections
-  std::atomic<std::uint64_t> broken_ = 0;      // the last generation of which a further connection broke
+  std::atomic<std::uint64_t> broken_ = 0;      // the last generation that lost a further connection
   std::atomic<std::size_t> lanes_;
   std::atomic<bool> heard_ = false;  // on a further connection
   std::mutex damaged_mutex_;
