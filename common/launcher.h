@@ -12,8 +12,8 @@ namespace lockstep {
 /// a variable that is not a number.
 std::optional<int> mpi_rank();
 
-/// For a process without mpi_rank(). Throws UsageError if it is one of several tasks of srun, each of which would believe
-/// that it is the only rank. Prints a line if it is in a job of several ranks, but alone.
+/// For a process without mpi_rank(). Throws UsageError if it is one of several tasks of srun: each would believe that it is
+/// the only rank. Prints a line if it is in a job of several ranks, but alone.
 void check_that_alone();
 
 struct LocalRank {

@@ -1,5 +1,7 @@
 #include "common/leaf/text.h"
 
+#include <algorithm>
+
 #include "common/leaf/error.h"
 
 namespace lockstep {
@@ -34,6 +36,27 @@ std::string printable(std::string_view text, std::size_t max_bytes) {
     }
   }
   return result;
+}
+
+std::string shell_word(std::string_view text) {
+  constexpr std::string_view kPlain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:=,+@%";
+  const auto unprintable = [](unsigned char byte) { return byte < 0x20 || byte >= 0x7f; };
+  if (!text.empty() && text.find_first_not_of(kPlain) == std::string_view::npos) return std::string(text);
+  const bool digits = std::any_of(text.begin(), text.end(), unprintable);
+  std::string word = digits ? "$'" : "'";
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (unprintable(byte)) {
+      word += '\\';
+      for (const unsigned shift : {6U, 3U, 0U}) word += static_cast<char>('0' + (byte >> shift & 7U));
+    } else if (c == '\'' || (c == '\\' && digits)) {
+      word += digits ? std::string("\\") + c : "'\\''";
+    } else {
+      word += c;
+    }
+  }
+  return word + "'";
 }
 
 bool is_number(std::string_view text) {

@@ -14,6 +14,10 @@ namespace lockstep {
 /// characters become "\x0a". A text longer than `max_bytes` is cut and ends in "...".
 std::string printable(std::string_view text, std::size_t max_bytes = std::string_view::npos);
 
+/// The text as one word for a shell, in quotes if it needs them. Bytes that cannot be printed as they are become the digits
+/// that bash and zsh read in $'…'; a text cannot have zero bytes there.
+std::string shell_word(std::string_view text);
+
 /// Whether the text consists of 1 to 18 decimal digits, so that it fits a 64-bit number.
 bool is_number(std::string_view text);
 

@@ -4,6 +4,9 @@
 
 #include <array>
 
+#include "common/leaf/text.h"
+#include "staging/pack/member_name.h"
+
 namespace lockstep::pack {
 namespace {
 
@@ -33,8 +36,18 @@ bool may_be_zlib(std::string_view first_bytes) {
          (0x7800U + static_cast<unsigned char>(first_bytes[1])) % 31 == 0;
 }
 
+std::string_view unpacked_name(std::string_view name) {
+  constexpr std::array kEnds = {".gz"sv, ".gzip"sv, ".zst"sv, ".zstd"sv, ".xz"sv,   ".bz2"sv, ".lz4"sv,
+                                ".z"sv,  ".zlib"sv, ".br"sv,  ".lz"sv,   ".lzma"sv, ".lzo"sv};
+  const std::string lower = lower_case(name);
+  for (const std::string_view end : kEnds) {
+    if (lower.ends_with(end) && lower.size() > end.size()) return name.substr(0, name.size() - end.size());
+  }
+  return name;
+}
+
 std::string how_to_unpack(std::string_view compression, std::string_view file, std::string_view into) {
-  return fmt::format("unpack it ({} -dc {} > {})", compression, file, into);
+  return fmt::format("unpack it ({} -dc {} > {})", compression, shell_word(file), into);
 }
 
 }  // namespace lockstep::pack

@@ -8,6 +8,7 @@
 
 #include "common/error.h"
 #include "common/files.h"
+#include "common/leaf/text.h"
 #include "staging/pack/compression.h"
 #include "staging/pack/file_status.h"
 #include "staging/pack/format.h"
@@ -34,19 +35,19 @@ bool has_ending(std::string_view name, std::initializer_list<std::string_view> e
   return std::any_of(ends.begin(), ends.end(), [&](std::string_view end) { return name.ends_with(end); });
 }
 
-/// "x.tar.gz" is a tar file inside.
-bool is_packed_tar(std::string_view name) {
-  return name.find(".tar.") != std::string_view::npos ||
-         has_ending(name, {".tar", ".tgz", ".tbz", ".tbz2", ".txz", ".tzst"});
-}
-
 constexpr std::string_view kToTokens = "examples/recipes/text_to_tokens.py";
+constexpr std::string_view kWriteSamples =
+    "write its samples with examples/recipes/tar_shards.py or token_file.py";
 
-/// For files whose name shows what they are; "" for others.
+/// For files whose name, in lower case, shows what they are; "" for others.
 std::string advice_by_name(const std::string& name, const fs::path& file) {
-  const std::string path = file.string();
-  if (has_ending(name, {".jsonl", ".jsonl.gz", ".ndjson", ".csv", ".tsv"}))
-    return fmt::format("make tokens of its texts with {} {} --field NAME", kToTokens, path);
+  const std::string path = shell_word(file.string());
+  for (const std::string_view end : {".jsonl", ".jsonl.gz", ".ndjson", ".csv", ".tsv"}) {
+    if (!name.ends_with(end)) continue;
+    return fmt::format("{}make tokens of its texts with {} {} --field NAME",
+                       file.string().ends_with(end) ? "" : fmt::format("give it the ending {} and ", end),
+                       kToTokens, path);
+  }
   if (has_ending(name, {".parquet", ".arrow", ".feather"}))
     return fmt::format(
         "it is a table of a data set: convert Parquet and Arrow with {} --dataset FOLDER, or images_to_tars.py FOLDER",
@@ -59,8 +60,12 @@ std::string advice_by_name(const std::string& name, const fs::path& file) {
   if (name.ends_with(".mds"))
     return "it is MosaicML's MDS: convert it with examples/recipes/from_mds.py FOLDER";
   if (has_ending(name, {".pt", ".pth", ".bin.index.json", ".safetensors", ".pkl", ".pickle"}))
-    return "it holds objects of a Python program: write its samples with examples/recipes/tar_shards.py or token_file.py";
-  if (name.ends_with(".tar")) return fmt::format("run lockstep-pack index {}", parent_of(file).string());
+    return fmt::format("it holds objects of a Python program: {}", kWriteSamples);
+  if (name.ends_with(".tar"))
+    return fmt::format("run lockstep-pack index {}", shell_word(parent_of(file).string()));
+  if (is_tar_name(name))
+    return "it is a compressed tar file: unpack it into a folder as NAME.tar and run lockstep-pack index FOLDER";
+  if (has_ending(name, {".avro", ".orc"})) return fmt::format("it is a table of records: {}", kWriteSamples);
   if (name.ends_with(".zip"))
     return fmt::format("unpack it (bsdtar -xf {} -C FOLDER) and run lockstep-pack create FOLDER --out PACK",
                        path);
@@ -69,29 +74,31 @@ std::string advice_by_name(const std::string& name, const fs::path& file) {
 }
 
 std::string advice_for_packed(std::string_view compression, const std::string& name, const fs::path& file) {
-  const std::string folder = parent_of(file).string();
-  if (is_packed_tar(name))
-    return fmt::format("it is a tar file compressed with {}: {}, then run lockstep-pack index {}",
-                       compression, how_to_unpack(compression, file.string(), folder + "/NEW.tar"), folder);
+  if (is_tar_name(name))
+    return fmt::format("it is a tar file compressed with {}: {}, then run lockstep-pack index FOLDER",
+                       compression, how_to_unpack(compression, file.string(), "FOLDER/NAME.tar"));
   return fmt::format("it is compressed with {}: {} and use that", compression,
                      how_to_unpack(compression, file.string()));
 }
 
-/// Whether the samples are in a file, and the file is not one itself, as "scan.nii.gz" may be.
-bool holds_records(std::string_view name) {
-  return name.find("rec") != std::string_view::npos || name.starts_with("part-");
+/// Whether the samples are in a file of this name, and the file is not one itself, as "scan.nii.gz" may be.
+bool holds_samples(const std::string& packed_name) {
+  const std::string name(unpacked_name(packed_name));
+  const auto is = [&](Format format) { return is_of_format(format, name); };
+  return is(Format::hdf5) || is(Format::lmdb) || is(Format::recordio) || is(Format::tfrecord) ||
+         may_be_records(name) || name.ends_with(".idx") || !advice_by_name(name, name).empty();
 }
 
 /// For files whose first bytes show what they are; "" for others. `alone`: the user named this file.
 std::string advice_by_content(const std::string& bytes, const std::string& name, const fs::path& file,
                               bool alone) {
   const std::string_view compression = compression_of(bytes);
-  if (!compression.empty() && (alone || is_packed_tar(name) || holds_records(name)))
+  if (!compression.empty() && (alone || holds_samples(name)))
     return advice_for_packed(compression, name, file);
-  if (may_be_zlib(bytes) && holds_records(name))
+  if (may_be_zlib(bytes) && holds_samples(name))
     return "it seems to be compressed with zlib, as TFRecord can be: write it without compression";
   if (is_tar(bytes)) {
-    const std::string folder = parent_of(file).string();
+    const std::string folder = shell_word(parent_of(file).string());
     if (name.ends_with(".tar")) return fmt::format("it is a tar file: run lockstep-pack index {}", folder);
     return fmt::format("it is a tar file: give it the ending .tar and run lockstep-pack index {}", folder);
   }
@@ -99,6 +106,7 @@ std::string advice_by_content(const std::string& bytes, const std::string& name,
   if (bytes.starts_with("MMIDIDX\0\0"sv))
     return "it is a Megatron index: give it the ending .idx, and its data .bin";
   if (bytes.starts_with("\x93NUMPY"sv)) return advice_by_name(".npy", file);
+  if (bytes.starts_with("SEQ\x06"sv)) return fmt::format("it is Hadoop's SequenceFile: {}", kWriteSamples);
   if (bytes.starts_with("PAR1"sv)) return advice_by_name(".parquet", file);
   if (bytes.starts_with("ARROW1"sv)) return advice_by_name(".arrow", file);
   if (bytes.starts_with("PK\x03\x04"sv) && !has_ending(name, {".npz", ".pt", ".pth"}))
@@ -143,7 +151,7 @@ std::string advice_of(const fs::path& file, bool alone) {
 
 std::string advice_to_create(const fs::path& folder) {
   return fmt::format("run lockstep-pack create {} --out PACK, with --token-bytes if its files hold tokens",
-                     folder.string());
+                     shell_word(folder.string()));
 }
 
 }  // namespace
@@ -156,11 +164,14 @@ std::string advice_for_file(const fs::path& file) {
 }
 
 std::string advice_for_folder(const fs::path& folder) {
-  const Contents contents = readable_contents_of(folder);
-  const auto index = std::find_if(contents.files.begin(), contents.files.end(), [](const std::string& file) {
-    return file.ends_with(".idx") && !is_system_file(file);
+  return advice_for_folder(folder, readable_contents_of(folder).files);
+}
+
+std::string advice_for_folder(const fs::path& folder, const std::vector<std::string>& files) {
+  const auto index = std::find_if(files.begin(), files.end(), [](const std::string& file) {
+    return unpacked_name(file).ends_with(".idx") && !is_system_file(file);
   });
-  const std::string file = index != contents.files.end() ? *index : typical_file(contents.files);
+  const std::string file = index != files.end() ? *index : typical_file(files);
   const std::string advice = file.empty() ? std::string() : advice_of(folder / file, false);
   return advice.empty() ? advice_to_create(folder) : fmt::format("{}: {}", (folder / file).string(), advice);
 }
@@ -172,7 +183,7 @@ std::string advice_for_tokens(const Reader& reader) {
     return fmt::format("they are floating-point numbers ({}): write them as integers", name_of(type));
   if (is_of_format(Format::hdf5, shard))
     return "name a dataset of integers with one or two axes, or of lists";
-  if (shard.ends_with(".tar"))
+  if (lower_case(shard).ends_with(".tar"))
     return "if they are, pack their files with lockstep-pack create --token-bytes; make tokens of text with examples/recipes/text_to_tokens.py";
   return "this format has no type of tokens: write them in Megatron-Core's format (examples/recipes/token_file.py)";
 }

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "staging/pack/reader.h"
 
@@ -17,6 +18,8 @@ std::string advice_for_file(const std::filesystem::path& file);
 
 /// The same for a folder, judged by the files that it has most of.
 std::string advice_for_folder(const std::filesystem::path& folder);
+/// For a folder whose files are known: sorted names relative to it.
+std::string advice_for_folder(const std::filesystem::path& folder, const std::vector<std::string>& files);
 
 /// What to do if the samples of these data must be tokens, and are not.
 std::string advice_for_tokens(const Reader& reader);

@@ -19,6 +19,7 @@
 #include "staging/pack/formats/lmdb_tree.h"
 #include "staging/pack/formats/megatron_layout.h"
 #include "staging/pack/index.h"
+#include "staging/pack/member_name.h"
 #include "staging/pack/stray_files.h"
 
 namespace lockstep::pack {
@@ -80,9 +81,9 @@ bool is_numbered(std::string_view name) {
   return without_shard_number(name).size() != name.size();
 }
 
-/// The format that a file's name shows; plain if it shows none.
+/// The format that a file's name shows, in any case; plain if it shows none.
 Format format_by_name(std::string_view path) {
-  const std::string_view name = last_name(path);
+  const std::string name = lower_case(last_name(path));
   if (ends_with_any(name, {".h5", ".hdf5", ".hdf", ".he5"})) return Format::hdf5;
   if (ends_with_any(name, {".mdb", ".lmdb"})) return Format::lmdb;
   if (ends_with_any(name, {".rec"})) return Format::recordio;
@@ -175,13 +176,16 @@ bool has_megatron(const fs::path& folder, const std::vector<std::string>& files)
   return decided.value_or(false);
 }
 
-/// Whether a name tells nothing, but may be that of records: "train.record", Hadoop's "part-r-00000".
+}  // namespace
+
 bool may_be_records(std::string_view path) {
-  const std::string_view name = last_name(path);
+  const std::string name = lower_case(last_name(path));
   const bool counted = name.find('.') == std::string_view::npos && name.back() >= '0' && name.back() <= '9';
   return !is_stray(path) &&
          (counted || is_numbered(name) || ends_with_any(name, {".record", ".records", ".tfr"}));
 }
+
+namespace {
 
 Format format_of(const fs::path& folder, const std::vector<std::string>& files) {
   std::set<Format> found;
@@ -210,6 +214,11 @@ Contents of_folder(const fs::path& folder, Links links) {
   if (is_file(folder / kIndexName)) return of_pack(folder);
   Contents contents{.format = {}, .folder = folder, .files = list(folder, links)};
   contents.format = format_of(folder, contents.files);
+  contents.by_content =
+      contents.format == Format::tfrecord &&
+      std::none_of(contents.files.begin(), contents.files.end(), [](const std::string& file) {
+        return !is_system_file(file) && format_by_name(file) == Format::tfrecord;
+      });
   return contents;
 }
 
@@ -302,10 +311,7 @@ bool is_of_format(Format format, std::string_view file) {
 bool is_data_file(const Contents& contents, std::string_view file) {
   if (contents.one_file) return true;
   if (contents.format == Format::megatron) return !is_system_file(file);
-  if (is_of_format(contents.format, file)) return true;
-  const auto named = [](std::string_view other) { return format_by_name(other) == Format::tfrecord; };
-  return contents.format == Format::tfrecord && may_be_records(file) &&
-         std::none_of(contents.files.begin(), contents.files.end(), named);
+  return is_of_format(contents.format, file) || (contents.by_content && may_be_records(file));
 }
 
 std::string side_index_name(std::string_view data_file) {

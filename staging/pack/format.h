@@ -31,6 +31,8 @@ struct Contents {
   std::vector<std::string> files;  ///< names relative to the folder, sorted; regular files only
   /// The user named one file. `files` may also have files that belong to it, such as an .idx.
   bool one_file = false;
+  bool by_content =
+      false;  ///< no name shows the format: the records are in files of any may_be_records() name
 };
 
 /// Recognises `source`, a folder or a file. Reads file names, the first bytes of at most one file, and an
@@ -45,6 +47,9 @@ Contents readable_contents_of(const std::filesystem::path& source);
 
 /// Whether a file holds data of this format, judged by its name.
 bool is_of_format(Format format, std::string_view file);
+
+/// Whether a file's name tells nothing, but may be that of TFRecord: "train.record", Hadoop's "part-r-00000".
+bool may_be_records(std::string_view file);
 
 /// Whether a file of a source holds samples or their index; a readme beside the data does not.
 bool is_data_file(const Contents& contents, std::string_view file);

@@ -132,7 +132,9 @@ void Index::check_strings() const {
     if (!reason.empty()) damaged(file_, "kind {} {}", k, reason);
   }
   for (std::size_t i = 0; i < samples(); ++i) {
-    const std::string_view reason = unsafe_member_name(key(i));
+    std::string_view name = key(i);
+    if (name.ends_with('/')) name.remove_suffix(1);  // of hidden files: "d/" of "d/.a"
+    const std::string_view reason = unsafe_member_name(name);
     if (!reason.empty()) damaged(file_, "the key of sample {} {}", i, reason);
   }
 }

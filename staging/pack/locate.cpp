@@ -4,8 +4,10 @@
 
 #include "common/error.h"
 #include "common/files.h"
+#include "common/leaf/text.h"
 #include "staging/pack/file_kind.h"
 #include "staging/pack/file_status.h"
+#include "staging/pack/member_name.h"
 #include "staging/pack/stray_files.h"
 
 namespace lockstep::pack {
@@ -23,7 +25,7 @@ bool is_there(const fs::path& path) {
 [[noreturn]] void not_packed(const fs::path& folder) {
   if (has_tars(folder)) {
     fail("{} holds tar files without {}: run lockstep-pack index {}", folder.string(), kIndexName,
-         folder.string());
+         shell_word(folder.string()));
   }
   fail("not packed: {} has no {}: {}", folder.string(), kIndexName, advice_for_folder(folder));
 }
@@ -31,7 +33,7 @@ bool is_there(const fs::path& path) {
 }  // namespace
 
 bool is_shard_name(std::string_view name) {
-  return name.ends_with(".tar") && !is_system_file(name);
+  return lower_case(name).ends_with(".tar") && !is_system_file(name);
 }
 
 bool has_tars(const fs::path& folder) {

@@ -21,7 +21,7 @@ struct Located {
 /// Error if the source does not exist, is not packed, or does not match its index.
 Located locate(const std::filesystem::path& source);
 
-/// Whether a file is a tar shard, judged by its name. The Mac's "._x.tar" is not.
+/// Whether a file is a tar shard, judged by its name in any case. The Mac's "._x.tar" is not.
 bool is_shard_name(std::string_view name);
 
 /// Whether a folder holds such files.

@@ -8,13 +8,20 @@ bool all_dots(std::string_view text) {
   return !text.empty() && text.find_first_not_of('.') == std::string_view::npos;
 }
 
+/// Whether WebDataset's r"^((?:.*/|)[^.]+)[.]([^/]*)$" finds a key that ends at the first dot of the file name: "d/" in
+/// "d/.b", but none in ".b" and "d.e/.b". A "." of the expression is not a line break.
+bool is_key(std::string_view path) {
+  if (path.empty()) return false;
+  const std::string_view folders = path.substr(0, path.size() - 1);
+  const std::size_t slash = folders.rfind('/', folders.find('\n'));
+  return path.find('.', slash + 1) == std::string_view::npos;  // npos + 1 is 0
+}
+
 }  // namespace
 
 MemberName split_member_name(std::string_view path) {
-  const std::size_t slash = path.rfind('/');
-  const std::size_t begin = slash == std::string_view::npos ? 0 : slash + 1;
-  const std::size_t dot = path.find('.', begin);
-  if (dot == std::string_view::npos || dot == begin) return {path, {}};
+  const std::size_t dot = path.find('.', path.rfind('/') + 1);  // npos + 1 is 0
+  if (dot == std::string_view::npos || !is_key(path.substr(0, dot))) return {path, {}};
   if (all_dots(path.substr(dot))) return {path.substr(0, dot), path.substr(dot)};
   return {path.substr(0, dot), path.substr(dot + 1)};
 }

@@ -15,9 +15,9 @@ struct MemberName {
   std::string_view kind;
 };
 
-/// "a/cat.seg.png" has the key "a/cat" and the kind "seg.png". A name without a dot, or that begins with one, is all
-/// key. If the first dot and what follows it are only dots, the kind includes it: "end" and "end." are two files of the
-/// sample "end".
+/// "a/cat.seg.png" has the key "a/cat" and the kind "seg.png", "a/.png" the key "a/". A path in which WebDataset finds no
+/// key, such as "a/cat", ".png" and "a.b/.png", is all key, without a kind. If the first dot and what follows it are only
+/// dots, the kind includes it: "end" and "end." are two files of the sample "end".
 MemberName split_member_name(std::string_view path);
 
 /// ASCII letters in lower case, in any locale: "JPG" is the kind "jpg", as in WebDataset.

@@ -18,6 +18,7 @@
 #include "staging/pack/compression.h"
 #include "staging/pack/file_status.h"
 #include "staging/pack/format.h"
+#include "staging/pack/formats/data_file.h"
 #include "staging/pack/formats/format_readers.h"
 #include "staging/pack/index.h"
 #include "staging/pack/locate.h"
@@ -166,7 +167,7 @@ std::unique_ptr<Reader> open(const fs::path& source, const OpenOptions& options)
   const fs::path name = without_slash(named.file);
   compare_with_staged(name);
   if (is_file(name / kIndexName) || name.filename() == kIndexName ||
-      (name.extension() == ".tar" && is_file(parent_of(name) / kIndexName)))
+      (is_shard_name(name.filename().string()) && is_file(parent_of(name) / kIndexName)))
     return open_tar(source, options);
   const Contents contents = readable_contents_of(name);
   if (contents.format == Format::tar) return open_tar(source, options);

@@ -25,7 +25,7 @@ enum class Members {
   all,          ///< also those without an ending, in shards that have no others
 };
 
-/// Whether a member of a tar file belongs to no sample. As in WebDataset these are names without an ending and names
+/// Whether a member of a tar file belongs to no sample. As in WebDataset these are names without a kind and names
 /// that begin with "__…__"; here also those of is_system_file().
 bool is_left_out(std::string_view member, Members members);
 

@@ -1,10 +1,13 @@
 #include "staging/pack/tar_members.h"
 
 #include <algorithm>
+#include <array>
 
 #include "common/error.h"
 #include "common/leaf/number.h"
+#include "common/leaf/text.h"
 #include "staging/pack/compression.h"
+#include "staging/pack/member_name.h"
 
 namespace lockstep::pack {
 namespace {
@@ -72,6 +75,13 @@ bool is_tar(std::string_view first_bytes) {
          has_checksum(first_bytes.substr(0, kTarBlock));
 }
 
+bool is_tar_name(std::string_view name) {
+  const std::string lower = lower_case(name);
+  constexpr std::array kEnds = {".tar", ".tgz", ".taz", ".tbz", ".tbz2", ".tb2", ".txz", ".tlz", ".tzst"};
+  return std::any_of(kEnds.begin(), kEnds.end(),
+                     [&](const char* end) { return unpacked_name(lower).ends_with(end); });
+}
+
 bool TarMembers::next() {
   Extended extended;
   for (bool extends = false;; extends = true) {
@@ -96,21 +106,34 @@ bool TarMembers::next() {
         if (const std::string name = payload(*size); !extended.name) extended.name = name.c_str();
         break;
       case 'K':  // the target of a link
-      case 'g':  // tar programs disagree on what it means for the members
       case 'V':
         (void)payload(*size);
         break;
-      case 'x':
-      case 'X':  // Solaris
-        read_pax(payload(*size), extended);
+      case 'g':
+        read_pax(payload(*size), global_);
+        if (global_.size) broken("a global PAX header gives all members one size");
         break;
+      case 'x':
+      case 'X': {  // Solaris
+        Extended own = global_;
+        read_pax(payload(*size), own);
+        extended.add(own);
+        break;
+      }
       default:
+        extended.add(global_);
         if (extended.size.value_or(0) > file_.size()) broken("a member extends past the end of the file");
         if (!extended.size) extended.size = size;
         set_member(header, extended);
         return true;
     }
   }
+}
+
+void TarMembers::Extended::add(const Extended& later) {
+  if (!name) name = later.name;
+  if (!size) size = later.size;
+  sparse = sparse || later.sparse;
 }
 
 /// The block at next_; fewer bytes at the end of the file. Valid until the next call.
@@ -141,11 +164,12 @@ void TarMembers::read_pax(const std::string& records, Extended& extended) const 
     const std::string_view key = rest.substr(space + 1, equals - space - 1);
     const std::string_view value = rest.substr(equals + 1, *length - equals - 2);
     rest.remove_prefix(*length);
-    if (key == "path" && !value.empty() && !extended.name) extended.name = value;
     if (key.starts_with("GNU.sparse.")) extended.sparse = true;
-    if (key == "size" && !value.empty() && !extended.size) {
+    // The last record of a key counts; one without a value takes the earlier ones back.
+    if (key == "path") extended.name = value.empty() ? std::nullopt : std::optional<std::string>(value);
+    if (key == "size") {
       extended.size = to_number<std::uint64_t>(value);
-      if (!extended.size) broken("the size in a PAX header is not a number");
+      if (!extended.size && !value.empty()) broken("the size in a PAX header is not a number");
     }
   }
 }
@@ -177,6 +201,12 @@ std::uint64_t TarMembers::bytes_after_end() const {
     if (found != std::string::npos) return file_.size() - (at + found / kTarBlock * kTarBlock);
   }
   return 0;
+}
+
+std::string describe_bytes_after_end(std::string_view shard, std::uint64_t bytes) {
+  return fmt::format(
+      "{} bytes follow the end of {} and are not read, as by other tar programs: if tar files were concatenated, unpack them (tar -xif) and make one of them",
+      bytes, printable(shard));
 }
 
 void TarMembers::broken(std::string_view reason) const {

@@ -46,8 +46,11 @@ class TarMembers {
   std::uint64_t bytes_after_end() const;
 
  private:
-  /// Extended headers, which describe the member after them.
+  /// Extended headers, which describe the member after them, or all members after them (global_).
   struct Extended {
+    /// Adds the fields of a later header, unless this one has them.
+    void add(const Extended& later);
+
     std::optional<std::string> name;
     std::optional<std::uint64_t> size;
     bool sparse = false;
@@ -60,6 +63,7 @@ class TarMembers {
   [[noreturn]] void broken(std::string_view reason) const;
 
   DataFile file_;
+  Extended global_;
   std::uint64_t next_;       ///< where the next header begins
   std::uint64_t begin_ = 0;  ///< the header that is read, for messages
   std::string window_;       ///< bytes of the file from window_begin_ on
@@ -71,7 +75,13 @@ class TarMembers {
   std::uint64_t offset_ = 0;
 };
 
+/// A line for the user about what bytes_after_end() has found.
+std::string describe_bytes_after_end(std::string_view shard, std::uint64_t bytes);
+
 /// Whether these are the first bytes of a tar file: 512 bytes with the checksum of a header.
 bool is_tar(std::string_view first_bytes);
+
+/// Whether its name says that a file is a tar file, perhaps a compressed one: "x.tar", "x.TGZ", "x.tar.zst".
+bool is_tar_name(std::string_view name);
 
 }  // namespace lockstep::pack

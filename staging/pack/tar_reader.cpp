@@ -109,10 +109,7 @@ class TarReader : public Reader {
       notes.push_back(std::move(unequal));
     for (std::size_t s = first_shard_; s < end_shard_; ++s) {
       const std::uint64_t bytes = bytes_after_end(s);
-      if (bytes == 0) continue;
-      notes.push_back(fmt::format(
-          "{} bytes follow the end of {} and are not read, as by other tar programs: if tar files were concatenated, unpack them (tar -xif) and make one of them",
-          bytes, index_.shard_name(s)));
+      if (bytes > 0) notes.push_back(describe_bytes_after_end(index_.shard_name(s), bytes));
     }
     return notes;
   }

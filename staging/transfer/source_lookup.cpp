@@ -8,6 +8,7 @@
 #include "common/error.h"
 #include "common/leaf/text.h"
 #include "common/pending_calls.h"
+#include "staging/pack/file_kind.h"
 #include "staging/pack/index.h"
 #include "staging/transfer/check.h"
 #include "staging/transfer/copy/parallel.h"
@@ -43,9 +44,8 @@ Manifest look_at_source(const PutContext& context) {
   Manifest manifest = retry_source(context.options.source_pause, [&] { return look_at(context.source); });
   refuse_own_cache(context, manifest);
   if (manifest.files.size() > kManyFiles && manifest.format == pack::Format::plain) {
-    context.tally.note(
-        fmt::format("{} small files: pack them with lockstep-pack create to stage and read faster",
-                    manifest.files.size()));
+    context.tally.note(fmt::format("{} files stage and read slowly: {}", manifest.files.size(),
+                                   pack::advice_for_folder(manifest.folder, names_of(manifest.files))));
   }
   return manifest;
 }

@@ -27,9 +27,10 @@ def member(name: bytes, content: bytes, **fields) -> bytes:
     return header(name, len(content), **fields) + padded(content)
 
 
-def pax(records: "dict[bytes, bytes]", kind: bytes = b"x") -> bytes:
+def pax(records: "dict[bytes, bytes] | list[tuple[bytes, bytes]]", kind: bytes = b"x") -> bytes:
+    """An extended header, or with b"g" a global one. A list can have a key twice."""
     text = b""
-    for key, value in records.items():
+    for key, value in records.items() if isinstance(records, dict) else records:
         rest = b" " + key + b"=" + value + b"\n"
         length = len(rest)
         while len(str(length)) + len(rest) != length:
@@ -61,6 +62,11 @@ def mac_tar(folder: bytes = b"", samples: int = 3) -> bytes:
     return end(content + member(b"__MACOSX/._000.jpg", APPLE_DOUBLE))
 
 
+def long_name(name: bytes) -> bytes:
+    """GNU's header before a member."""
+    return member(b"././@LongLink", name + b"\0", kind=b"L", magic=b"ustar  \0")
+
+
 def names_tar() -> "tuple[bytes, list[bytes]]":
     """A member of each kind of header, and their names."""
     deep = b"/".join([b"d" * 60] * 4)
@@ -69,13 +75,40 @@ def names_tar() -> "tuple[bytes, list[bytes]]":
              b"large.txt", b"new\nline.txt"]
     tar = member(names[0], b"0", magic=b"ustar  \0")
     tar += member(b"p" * 60 + b".txt", b"1", prefix=b"d" * 90)
-    tar += member(b"././@LongLink", names[2] + b"\0", kind=b"L", magic=b"ustar  \0") + member(names[2][:100], b"2", magic=b"ustar  \0")
+    tar += long_name(names[2]) + member(names[2][:100], b"2", magic=b"ustar  \0")
     for number, name in enumerate(names[3:7], 3):
         tar += pax({b"path": name}) + member(b"short", b"%d" % number)
     tar += member(names[7], b"7") + member(names[8], b"8", kind=b"\0", magic=b"")
     tar += member(names[9], b"9", size_field=b"\x80" + (1).to_bytes(11, "big"))
-    tar += pax({b"comment": b"of git archive", b"path": b"not-this"}, kind=b"g") + member(names[10], b"10"[:2])
+    tar += pax({b"comment": b"of git archive"}, kind=b"g") + member(names[10], b"10"[:2])
     return end(tar), names
+
+
+def header_tars() -> "dict[str, bytes]":
+    """Members with several headers that say different things. tarfile knows which one counts."""
+    one, two = member(b"1.txt", b"1"), member(b"2.txt", b"2")
+    path, other = (b"path", b"p.txt"), (b"path", b"q.txt")
+    large = b"\x80" + (1).to_bytes(11, "big")
+    return {name: end(content) for name, content in {
+        "path twice": pax([path, other]) + one + two,
+        "size twice": pax([(b"size", b"9"), (b"size", b"1")]) + one + two,
+        "size of a larger member": pax([(b"size", b"1")]) + member(b"1.txt", b"1", size_field=b"00000000000\0") + two,
+        "two headers": pax([path]) + pax([other]) + one + two,
+        "global": pax([path], b"g") + one,
+        "global twice": pax([path], b"g") + pax([other], b"g") + one,
+        "global, own": pax([path], b"g") + pax([other]) + one,
+        "global, other keys": pax([path], b"g") + pax([(b"mtime", b"1")]) + one,
+        "own, global": pax([other]) + pax([path], b"g") + one,
+        "global, long": pax([path], b"g") + long_name(b"long.txt") + one,
+        "long, PAX": long_name(b"long.txt") + pax([path]) + one + two,
+        "PAX, long": pax([path]) + long_name(b"long.txt") + one + two,
+        "long, global": long_name(b"long.txt") + pax([path], b"g") + one,
+        "long twice": long_name(b"long.txt") + long_name(b"last.txt") + one,
+        "size in base 256": member(b"1.txt", b"1", size_field=large) + two,
+        "PAX with a size in base 256": header(b"x", 0, kind=b"x", size_field=large[:-1] + b"\x0e") + padded(b"14 path=p.txt\n") + one,
+        "PAX before base 256": pax([path, (b"size", b"1")]) + member(b"1.txt", b"1", size_field=large) + two,
+        "global between": one + pax([(b"comment", b"0")], b"g") + two,
+    }.items()}
 
 
 def tar_of(files: "dict[str, bytes]") -> bytes:
@@ -159,25 +192,50 @@ def strange_files() -> "list[tuple[str, bytes, str]]":
     records = tfrecord([b"one"])
     return [
         ("x.tar", tar, "lockstep-pack index"),
+        ("x.TAR", tar, "lockstep-pack index"),
         ("shards-without-ending", tar, "give it the ending .tar"),
         ("x.tar.gz", gzip.compress(tar), "tar file compressed with gzip"),
         ("x.tgz", gzip.compress(tar), "tar file compressed with gzip"),
+        ("x.TGZ", gzip.compress(tar), "tar file compressed with gzip"),
         ("x.tar.zst", b"\x28\xb5\x2f\xfd" + bytes(20), "tar file compressed with zstd"),
+        ("x.Tar.XZ", b"\xfd7zXZ\0" + bytes(20), "tar file compressed with xz"),
+        ("x.tar.Z", b"\x1f\x9d" + bytes(20), "compressed tar file"),
+        ("x.tar.gz", b"", "compressed tar file"),
+        ("a of b's.tgz", gzip.compress(tar), "gzip -dc '"),
         ("train.tfrecord", gzip.compress(records), "compressed (gzip)"),
         ("train.tfrecord.gz", gzip.compress(records), "gzip -dc"),
         ("zlib.tfrecord", zlib.compress(records), "compressed (zlib)"),
+        ("TRAIN.TFRECORD", gzip.compress(records), "compressed (gzip)"),
+        ("train.tfrecord-00000-of-00001.gz", gzip.compress(records), "compressed with gzip"),
         ("zlib.record", zlib.compress(records), "compressed with zlib"),
+        ("Train.Record", gzip.compress(records), "compressed with gzip"),
+        ("train.record.GZ", gzip.compress(records), "compressed with gzip"),
+        ("part-r-00000", gzip.compress(records), "compressed with gzip"),
+        ("part-r-00001", zlib.compress(records), "compressed with zlib"),
+        ("part-r-00000.gz", gzip.compress(records), "compressed with gzip"),
+        ("part-r-00002", b"SEQ\x06" + bytes(20), "SequenceFile"),
+        ("train_0", gzip.compress(records), "compressed with gzip"),
+        ("X.IDX", megatron(8, [1])[0], "give it the ending .idx"),
+        ("x.idx.gz", gzip.compress(megatron(8, [1])[0]), "compressed with gzip"),
         ("old.idx", old_megatron()[0], "TNTIDX"),
         ("x.h5", gzip.compress(b"\x89HDF\r\n\x1a\n"), "compressed (gzip)"),
         ("x.jsonl", b'{"text": "a"}\n', "text_to_tokens.py"),
+        ("X.JSONL", b'{"text": "a"}\n', "give it the ending .jsonl and make tokens"),
+        ("x.jsonl.zst", b"\x28\xb5\x2f\xfd" + bytes(20), "compressed with zstd"),
+        ("x.csv.gz", gzip.compress(b"text\na\n"), "compressed with gzip"),
         ("x.jsonl.gz", gzip.compress(b'{"text": "a"}\n'), "text_to_tokens.py"),
         ("x.csv", b"text\na\n", "text_to_tokens.py"),
         ("x.parquet", b"PAR1", "--dataset FOLDER"),
+        ("X.Parquet", b"PAR1", "--dataset FOLDER"),
+        ("part-00000-of.snappy.parquet", b"PAR1", "--dataset FOLDER"),
+        ("x.avro", b"Obj\1", "table of records"),
         ("without-ending", b"PAR1", "--dataset FOLDER"),
         ("data-00000-of-00001.arrow", b"ARROW1\0\0", "--dataset FOLDER"),
         ("x.npy", b"\x93NUMPY\x01\0", "from_npy.py"),
         ("x.npz", b"PK\x03\x04", "from_npy.py"),
         ("x.zip", b"PK\x03\x04", "bsdtar -xf"),
+        ("X.ZIP", b"PK\x05\x06" + bytes(18), "bsdtar -xf"),
+        ("x.7z", b"7z\xbc\xaf", "unpack it"),
         ("shard.00000.mds", b"\1\0\0\0", "from_mds.py"),
         ("x.pt", b"PK\x03\x04", "token_file.py"),
     ]

@@ -198,29 +198,35 @@ void refuse_bits(hid_t type, const std::string& name) {
          H5Tget_precision(type), bits, H5Tget_offset(type));
 }
 
-/// Refuses numbers whose bytes are not those of this machine, since this library reads the bytes unchanged: also in
-/// compounds, arrays, enumerations and lists.
-void refuse_foreign_numbers(hid_t type, const std::string& name) {
-  switch (H5Tget_class(type)) {
+/// Refuses what this library cannot give out as the bytes that libhdf5 returns, also in compounds, arrays, enumerations and
+/// lists: numbers whose bytes are not those of this machine, and addresses of other values. The dataset's own values may
+/// have variable length, those `inside` them must not.
+void refuse_unreadable(hid_t type, const std::string& name, bool inside = false) {
+  const H5T_class_t kind = H5Tget_class(type);
+  if (kind == H5T_REFERENCE || (inside && (kind == H5T_VLEN || H5Tis_variable_str(type) > 0)))
+    fail(
+        "{}: its values refer to other places in the file (references, or lists and texts of variable length inside others), which is not supported: write them as a dataset of their own",
+        name);
+  switch (kind) {
     case H5T_INTEGER:
     case H5T_FLOAT:
     case H5T_BITFIELD:
     case H5T_TIME:
       if (H5Tget_size(type) > 1 && H5Tget_order(type) != H5T_ORDER_LE)
         fail("{}: its numbers are big-endian: write them little-endian", name);
-      if (H5Tget_class(type) == H5T_INTEGER) refuse_bits(type, name);
+      if (kind == H5T_INTEGER) refuse_bits(type, name);
       return;
     case H5T_ENUM:
     case H5T_ARRAY:
     case H5T_VLEN:
-      return refuse_foreign_numbers(Hdf5Type(H5Tget_super(type)).get(), name);
+      return refuse_unreadable(Hdf5Type(H5Tget_super(type)).get(), name, true);
     case H5T_COMPOUND:
       for (int n = 0; n < H5Tget_nmembers(type); ++n) {
         const auto number = static_cast<unsigned>(n);
         char* member = H5Tget_member_name(type, number);
         const std::string inner = fmt::format("{}, field '{}'", name, member == nullptr ? "" : member);
         H5free_memory(member);
-        refuse_foreign_numbers(Hdf5Type(H5Tget_member_type(type, number)).get(), inner);
+        refuse_unreadable(Hdf5Type(H5Tget_member_type(type, number)).get(), inner, true);
       }
       return;
     default:
@@ -403,7 +409,7 @@ std::unique_ptr<Reader> open_hdf5(const fs::path& folder, const std::string& fil
   const Hdf5Lock lock;
   OpenDataset opened = open_dataset(path, dataset);
   const std::string name = fmt::format("{}:{}", path.string(), opened.path);
-  refuse_foreign_numbers(opened.type.get(), name);
+  refuse_unreadable(opened.type.get(), name);
   const H5T_class_t kind = H5Tget_class(opened.type.get());
   if (kind == H5T_VLEN || H5Tis_variable_str(opened.type.get()) > 0) {
     std::vector<std::uint64_t> lengths = variable_lengths(opened, name);
@@ -416,9 +422,6 @@ std::unique_ptr<Reader> open_hdf5(const fs::path& folder, const std::string& fil
     }
     return std::make_unique<Hdf5Reader>(folder, file, std::move(opened), std::move(lengths), type);
   }
-  if (H5Tdetect_class(opened.type.get(), H5T_VLEN) > 0 ||
-      H5Tdetect_class(opened.type.get(), H5T_REFERENCE) > 0)
-    fail("{}: its values refer to other places in the file, which is not supported", name);
   TokenType type = TokenType::none;
   std::uint64_t item_bytes = H5Tget_size(opened.type.get());
   std::vector<std::uint64_t> shape = opened.shape;

@@ -22,6 +22,7 @@ std::string_view key_of(const DataFile& file, const LmdbEntry& entry) {
 
 /// Entries with which programs describe the others, such as the pickled list of all keys.
 bool describes_others(std::string_view key) {
+  if (key.ends_with('\0')) key.remove_suffix(1);  // of a program in C
   constexpr std::array<std::string_view, 12> kKeys = {"length", "len",       "num-samples", "num_samples",
                                                       "size",   "nsamples",  "n_samples",   "keys",
                                                       "meta",   "meta_info", "metadata",    "classes"};
@@ -29,12 +30,23 @@ bool describes_others(std::string_view key) {
          (key.size() > 4 && key.starts_with("__") && key.ends_with("__"));
 }
 
+/// For --leave-out.
+std::string pattern_of(std::string_view key) {
+  std::string pattern;
+  for (const char byte : key) {
+    if (std::string_view("*?[\\").find(byte) != std::string_view::npos) pattern += '\\';
+    pattern += byte == '\0' ? '?' : byte;
+  }
+  return pattern;
+}
+
 std::vector<LmdbEntry> entries_of(const fs::path& path, const std::vector<std::string>& leave_out) {
   const DataFile file(path);
   std::vector<LmdbEntry> entries = read_lmdb(file.view(0, file.size(), 0), path);
   if (leave_out.empty()) return entries;
   std::erase_if(entries, [&](const LmdbEntry& entry) {
-    const std::string key(key_of(file, entry));
+    std::string key(key_of(file, entry));
+    std::replace(key.begin(), key.end(), '\0', '?');  // no pattern can have it
     return std::any_of(leave_out.begin(), leave_out.end(), [&](const std::string& pattern) {
       return ::fnmatch(pattern.c_str(), key.c_str(), 0) == 0;
     });
@@ -56,7 +68,7 @@ class LmdbReader : public ExtentReader {
       const std::string_view key = key_of(file(), entry);
       if (!describes_others(key)) continue;
       ++found;
-      keys += fmt::format(" --leave-out {}", printable(key));
+      keys += fmt::format(" --leave-out {}", shell_word(pattern_of(key)));
     }
     if (found == 0) return {};
     return {fmt::format("{} of the samples seem{} to describe the others and to be none: leave {} out with{}",

@@ -2,10 +2,10 @@
 
 #include <png.h>
 
+#include <algorithm>
 #include <array>
 #include <csetjmp>
 #include <cstring>
-#include <vector>
 
 #include "common/error.h"
 
@@ -35,26 +35,36 @@ struct PngHeader {
   PixelSize size;
   int depth = 0;
   int channels = 0;
+  std::array<png_color, PNG_MAX_PALETTE_LENGTH> palette{};
+  int colours = 0;  ///< of the palette; 0 if the pixels have none
 };
 
 enum class As { numbers, colours };
 
 void set_transformations(png_structp png, png_infop info, As as) {
-  if (as == As::numbers) {
+  const int type = png_get_color_type(png, info);
+  if (as == As::numbers || type == PNG_COLOR_TYPE_PALETTE) {
     png_set_packing(png);  // a byte for each number of 1, 2 or 4 bits
     png_set_swap(png);     // PNG stores the high byte first
     return;
   }
   png_set_strip_16(png);
-  const int type = png_get_color_type(png, info);
-  if (type == PNG_COLOR_TYPE_PALETTE) png_set_palette_to_rgb(png);
   if (type == PNG_COLOR_TYPE_GRAY) png_set_expand_gray_1_2_4_to_8(png);
   if ((type & PNG_COLOR_MASK_COLOR) == 0) png_set_gray_to_rgb(png);
   png_set_strip_alpha(png);
 }
 
-/// Reads the header, then the rows if `rows` is not null. Returns false on failure, with input.message set.
-bool read_png(PngInput& input, PngHeader& header, png_bytep* rows, As as) {
+void read_palette(png_structp png, png_infop info, PngHeader& header) {
+  png_colorp palette = nullptr;
+  if (png_get_color_type(png, info) != PNG_COLOR_TYPE_PALETTE ||
+      png_get_PLTE(png, info, &palette, &header.colours) == 0)
+    return;
+  std::copy_n(palette, header.colours, header.palette.begin());
+}
+
+/// Reads the header, then the rows to the end of `pixels`, if it is not empty: colours, or, if the PNG has a palette,
+/// their indices. Returns false on failure, with input.message set.
+bool read_png(PngInput& input, PngHeader& header, std::span<std::uint8_t> pixels, As as) {
   png_structp png = png_create_read_struct(PNG_LIBPNG_VER_STRING, &input, &PngInput::fail, &PngInput::ignore);
   png_infop info = png != nullptr ? png_create_info_struct(png) : nullptr;
   if (info == nullptr) {
@@ -71,44 +81,53 @@ bool read_png(PngInput& input, PngHeader& header, png_bytep* rows, As as) {
   header = {.size = {png_get_image_height(png, info), png_get_image_width(png, info)},
             .depth = png_get_bit_depth(png, info),
             .channels = png_get_channels(png, info)};
-  if (rows != nullptr) {
+  read_palette(png, info, header);
+  if (!pixels.empty()) {
     set_transformations(png, info, as);
-    png_set_interlace_handling(png);
+    const int passes = png_set_interlace_handling(png);
     png_read_update_info(png, info);
-    png_read_image(png, rows);
+    const std::size_t row = png_get_rowbytes(png, info);
+    for (int pass = 0; pass < passes; ++pass) {
+      for (std::size_t y = header.size.height; y > 0; --y)
+        png_read_row(png, pixels.data() + pixels.size() - y * row, nullptr);
+    }
     if (as == As::numbers) png_read_end(png, nullptr);
   }
   png_destroy_read_struct(&png, &info, nullptr);
   return true;
 }
 
-PngHeader read(std::span<const std::byte> packed, png_bytep* rows, As as) {
+PngHeader read(std::span<const std::byte> packed, std::span<std::uint8_t> pixels, As as) {
   PngInput input{.left = packed};
   PngHeader header;
-  if (!read_png(input, header, rows, as)) fail("cannot decode PNG: {}", input.message.data());
+  if (!read_png(input, header, pixels, as)) fail("cannot decode PNG: {}", input.message.data());
   return header;
-}
-
-/// The rows of pixels of `pixel_bytes`.
-std::vector<png_bytep> rows_at(std::uint8_t* begin, PixelSize size, std::size_t pixel_bytes) {
-  std::vector<png_bytep> rows(size.height);
-  for (std::size_t y = 0; y < rows.size(); ++y) rows[y] = begin + y * size.width * pixel_bytes;
-  return rows;
 }
 
 }  // namespace
 
 PixelSize png_size(std::span<const std::byte> packed) {
-  return read(packed, nullptr, As::colours).size;
+  return read(packed, {}, As::colours).size;
 }
 
 void decode_png(std::span<const std::byte> packed, PixelSize size, std::span<std::uint8_t> pixels) {
-  read(packed, rows_at(pixels.data(), size, kColours).data(), As::colours);
+  const PngHeader header = read(packed, pixels, As::colours);
+  if (header.colours == 0) return;
+  const std::size_t count = size.height * size.width;
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::uint8_t index = pixels[2 * count + i];
+    if (index >= header.colours)
+      fail("cannot decode PNG: pixel {} has the colour {} of a palette of {}", i, index, header.colours);
+    const png_color& colour = header.palette.at(index);
+    pixels[3 * i] = colour.red;
+    pixels[3 * i + 1] = colour.green;
+    pixels[3 * i + 2] = colour.blue;
+  }
 }
 
 void decode_png_numbers(std::span<const std::byte> packed, std::span<std::uint8_t> numbers,
                         std::size_t bytes_of_number) {
-  const PngHeader header = read(packed, nullptr, As::numbers);
+  const PngHeader header = read(packed, {}, As::numbers);
   if (header.channels != 1) {
     fail("the PNG has {} channels: numbers need one, grey or with a palette", header.channels);
   }
@@ -120,8 +139,8 @@ void decode_png_numbers(std::span<const std::byte> packed, std::span<std::uint8_
          count * bytes_of_number, numbers.size());
   }
   // At the end, so that narrow numbers can be widened in place.
-  std::uint8_t* const begin = numbers.data() + numbers.size() - count * stored;
-  read(packed, rows_at(begin, header.size, stored).data(), As::numbers);
+  read(packed, numbers, As::numbers);
+  const std::uint8_t* const begin = numbers.data() + numbers.size() - count * stored;
   if (stored == bytes_of_number) return;
   for (std::size_t i = 0; i < count; ++i) {
     const std::uint16_t number = begin[i];

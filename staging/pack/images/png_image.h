@@ -1,5 +1,6 @@
 // Decodes PNG. Colours are the numbers that the file stores: neither gAMA nor a profile changes them, and
-// transparency is ignored. That is what Pillow's convert("RGB") does.
+// transparency is ignored. That is what Pillow's convert("RGB") does, except for grey of 16 bits and for pixels whose
+// colour the palette does not have, which versions of Pillow show differently.
 //
 // Threads: safe from any.
 #pragma once
@@ -19,7 +20,8 @@ inline constexpr std::size_t kColours = 3;
 PixelSize png_size(std::span<const std::byte> packed);
 
 /// Decodes to red, green and blue. Of 16 bits the high byte is taken. `size` is that of png_size(), and `pixels`
-/// must have 3 bytes for each pixel. Throws Error if the image is damaged or cut short.
+/// must have 3 bytes for each pixel. Throws Error if the image is damaged or cut short, or if a pixel has a colour that the
+/// palette does not have.
 void decode_png(std::span<const std::byte> packed, PixelSize size, std::span<std::uint8_t> pixels);
 
 /// Reads a PNG of one channel as the numbers that it stores, without conversion: grey values, or indices of its palette.

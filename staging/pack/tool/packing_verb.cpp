@@ -8,7 +8,8 @@
 #include "common/error.h"
 #include "common/progress.h"
 #include "common/units.h"
-#include "staging/pack/locate.h"
+#include "staging/pack/file_kind.h"
+#include "staging/pack/tar_members.h"
 
 namespace lockstep::pack {
 namespace {
@@ -57,10 +58,10 @@ void end_by_signal() {
 void refuse_tars(const PackingOptions& options, const std::vector<std::string>& filters) {
   if (!filters.empty() || options.files.empty() ||
       !std::all_of(options.files.begin(), options.files.end(),
-                   [](const std::string& file) { return is_shard_name(file); }))
+                   [](const std::string& file) { return is_tar_name(file); }))
     return;
-  fail("{} holds tar files: run lockstep-pack index {}; to pack each of them as a sample, add --filter '*'",
-       options.folder.string(), options.folder.string());
+  fail("{} holds tar files: {}; to pack each of them as a sample, add --filter '*'", options.folder.string(),
+       advice_for_folder(options.folder, options.files));
 }
 
 }  // namespace

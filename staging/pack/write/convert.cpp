@@ -206,11 +206,10 @@ bool plain(char byte) {
 }  // namespace
 
 std::string member_key(std::string_view key) {
-  const MemberName split = split_member_name(key);
-  const bool is_name = unsafe_member_name(key).empty() && split.kind.empty() && key.back() != '.' &&
-                       key.find('%') == std::string_view::npos &&
-                       split_member_name(std::string(key) + ".x").key == key;
-  if (is_name) return std::string(key);
+  const std::string name = std::string(key) + ".x";
+  if (unsafe_member_name(name).empty() && key.find('%') == std::string_view::npos &&
+      split_member_name(name).key == key)
+    return std::string(key);
   if (key.empty()) return "%";
   std::string escaped;
   for (std::size_t n = 0; n < key.size(); ++n) {

@@ -1,5 +1,7 @@
 #include "staging/pack/write/index_tars.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <set>
 #include <string>
@@ -42,13 +44,14 @@ struct LeftOut {
   std::size_t without_ending = 0;  // of these members
   std::string first;               // "'NAME' in SHARD"
   std::vector<std::string> empty_shards;
+  std::vector<std::string> after_end;  // a line about each of them that has more after its end
   StrayFiles files;
 };
 
 /// Throws Error for a tar file in a tar file, such as ImageNet's train.tar. It would be a sample of one class.
 void refuse_nested_tar(const DataFile& file, const TarMembers& member) {
   const std::string& name = member.name();
-  if (name.find(".tar") == std::string::npos && !name.ends_with(".tgz")) return;
+  if (!is_tar_name(name)) return;
   const std::string bytes = file.read_some(member.offset(), std::min(kTarBlock, member.size()));
   if (!is_tar(bytes) && compression_of(bytes).empty()) return;
   fail(
@@ -56,7 +59,8 @@ void refuse_nested_tar(const DataFile& file, const TarMembers& member) {
       file.path().string(), name, member.offset(), file.path().filename().string());
 }
 
-void add_members(const DataFile& file, Members wanted, IndexBuilder& builder, LeftOut& left_out) {
+/// Returns how many bytes follow the end of the archive.
+std::uint64_t add_members(const DataFile& file, Members wanted, IndexBuilder& builder, LeftOut& left_out) {
   TarMembers members(file.path());
   std::string key;
   std::set<std::string, std::less<>> kinds;  // of the sample, so far
@@ -85,6 +89,7 @@ void add_members(const DataFile& file, Members wanted, IndexBuilder& builder, Le
     builder.add_part(split.kind, members.offset(), members.size(),
                      digest_of_part(file, members.offset(), members.size(), builder.samples() - 1));
   }
+  return members.bytes_after_end();
 }
 
 IndexBuilder index_of(const fs::path& folder, const std::vector<std::string>& tars, Members wanted,
@@ -94,10 +99,12 @@ IndexBuilder index_of(const fs::path& folder, const std::vector<std::string>& ta
     const DataFile file(folder / name);
     const std::size_t before = builder.samples();
     builder.begin_shard(name);
-    add_members(file, wanted, builder, left_out);
+    const std::uint64_t after_end = add_members(file, wanted, builder, left_out);
     if (builder.samples() == before) {
       builder.remove_empty_shard();
       left_out.empty_shards.push_back(name);
+      // Of other shards the reader says it.
+      if (after_end > 0) left_out.after_end.push_back(describe_bytes_after_end(name, after_end));
       continue;
     }
     Hasher whole;
@@ -126,6 +133,7 @@ std::vector<std::string> describe(const LeftOut& left_out) {
                                 shards == 1 ? " holds" : "s hold", shards == 1 ? "is" : "are",
                                 left_out.empty_shards.front(), shards == 1 ? "" : ", ..."));
   }
+  lines.insert(lines.end(), left_out.after_end.begin(), left_out.after_end.end());
   if (left_out.files.count > 0) lines.push_back(describe(left_out.files));
   return lines;
 }
@@ -163,7 +171,8 @@ std::vector<std::string> index_tars(const fs::path& folder) {
     left_out = before;
     builder = index_of(folder, tars, Members::all, left_out);
   }
-  if (builder.samples() == 0) fail("{}: its tar files hold no samples", folder.string());
+  if (builder.samples() == 0)
+    fail("{}: its tar files hold no samples: {}", folder.string(), fmt::join(describe(left_out), "; "));
   write_file_atomically(folder / kIndexName, builder.finish());
   return describe(left_out);
 }

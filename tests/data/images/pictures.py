@@ -69,6 +69,15 @@ def pngs():
             yield name, png(numbers, depth, colour, interlaced, before, palette, after)
 
 
+def short_palettes():
+    """Yields names and PNG files with a pixel whose colour the palette does not have."""
+    for depth, colours, interlaced in itertools.product(DEPTHS[PALETTE], (1, 2, 200), (False, True)):
+        if colours < 2**depth:
+            numbers = [[[colours * (x == WIDTH - 1 and y == HEIGHT - 1)] for x in range(WIDTH)] for y in range(HEIGHT)]
+            palette = chunk(b"PLTE", bytes(3 * colours))
+            yield f"{depth}bit-{colours}{'-interlaced' if interlaced else ''}.png", png(numbers, depth, PALETTE, interlaced, palette)
+
+
 def adobe(jpeg, transform):
     """The JPEG with another transform in Adobe's segment (0: as stored, 2: YCCK), or without that segment (None)."""
     at = jpeg.index(b"\xff\xee\x00\x0eAdobe")

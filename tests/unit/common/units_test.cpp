@@ -51,6 +51,14 @@ TEST(Units, ControlCharactersAreEscaped) {
   EXPECT_EQ(printable("\x80\x80\x80", 2), "...");
 }
 
+TEST(Text, AWordForAShellHasQuotesIfItNeedsThem) {
+  EXPECT_EQ(shell_word("/data/a-b_1.tar"), "/data/a-b_1.tar");
+  EXPECT_EQ(shell_word(""), "''");
+  EXPECT_EQ(shell_word("my $HOME"), "'my $HOME'");
+  EXPECT_EQ(shell_word("it's\\"), "'it'\\''s\\'");
+  EXPECT_EQ(shell_word("a\n'\\\xff 7"), "$'a\\012\\'\\\\\\377 7'");
+}
+
 TEST(Text, HexadecimalDigitsGiveTheBytesBack) {
   const std::string bytes("a\0\xff\n", 4);
   EXPECT_EQ(to_hex(std::as_bytes(std::span(bytes))), "6100ff0a");

@@ -23,6 +23,15 @@ TEST(MemberNames, KeyEndsAtTheFileNamesFirstDot) {
   EXPECT_EQ(kind, "seg.png");
 }
 
+// tests/unit/staging/pack/tool/other_files_test.py compares more names with WebDataset.
+TEST(MemberNames, AHiddenFileBelongsToTheFolderWhoseNameHasNoDot) {
+  EXPECT_EQ(split_member_name("d/.hid.jpg").key, "d/");
+  EXPECT_EQ(split_member_name("d/.hid.jpg").kind, "hid.jpg");
+  EXPECT_EQ(split_member_name("a.b/c/.hid").key, "a.b/c/");
+  for (const char* name : {".hid.jpg", "a.b/.hid.jpg", "a/.b/.hid", "a.\n/b.c"})
+    EXPECT_EQ(split_member_name(name).key, name);
+}
+
 TEST(MemberNames, ANameThatEndsInItsFirstDotBelongsToTheSampleBeforeTheDot) {
   EXPECT_EQ(split_member_name("d/end.").key, "d/end");
   EXPECT_NE(split_member_name("d/end.").kind, split_member_name("d/end").kind);

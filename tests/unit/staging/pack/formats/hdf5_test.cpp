@@ -65,16 +65,53 @@ TEST_F(FormatHdf5, BigEndianNumbersAreRefusedByNameAlsoInsideOtherTypes) {
     const Hdf5Type compound = compound_of(big);
     const Hdf5Type deep = compound_of(Hdf5Type(H5Tarray_create2(compound.get(), 1, &three)).get());
     const Hdf5Type lists(H5Tvlen_create(array.get()));
-    for (const hid_t type : {big, array.get(), compound.get(), deep.get(), lists.get()})
+    const Hdf5Type deep_lists(H5Tvlen_create(deep.get()));
+    const Hdf5Type arrays(H5Tarray_create2(array.get(), 1, &three));
+    for (const hid_t type :
+         {big, array.get(), compound.get(), deep.get(), lists.get(), deep_lists.get(), arrays.get()})
       EXPECT_THAT([&] { open(make(rows(3), type)); }, ThrowsErrorWith("x.h5:/x", "big-endian"));
     EXPECT_THAT([&] { open(make(rows(3), deep.get())); }, ThrowsErrorWith("field 'x', field 'x'"));
   }
   const Hdf5Type numbers(H5Tenum_create(H5T_STD_I16BE));
   H5Tenum_insert(numbers.get(), "one", &one);
-  EXPECT_THAT([&] { open(make(rows(3), numbers.get())); }, ThrowsErrorWith("x.h5:/x", "big-endian"));
+  const Hdf5Type deep_numbers(
+      H5Tvlen_create(compound_of(Hdf5Type(H5Tarray_create2(numbers.get(), 1, &three)).get()).get()));
+  const Hdf5Type number_lists(H5Tvlen_create(numbers.get()));
+  for (const hid_t type : {numbers.get(), number_lists.get(), deep_numbers.get()})
+    EXPECT_THAT([&] { open(make(rows(3), type)); }, ThrowsErrorWith("x.h5:/x", "big-endian"));
   const Hdf5Type little = compound_of(Hdf5Type(H5Tarray_create2(H5T_STD_I32LE, 1, &three)).get());
   EXPECT_EQ(open(make(rows(3), little.get(), 3))->bytes(0), 36U);
   EXPECT_EQ(open(make(rows(3), compound_of(H5T_STD_U8BE).get(), 3))->bytes(0), 3U) << "a byte has no order";
+}
+
+TEST_F(FormatHdf5, ValuesThatReferToOthersAreRefusedByNameAlsoInsideOtherTypes) {
+  const Hdf5Lock lock;
+  const hsize_t three = 3;
+  const Hdf5Type text(H5Tcopy(H5T_C_S1));
+  H5Tset_size(text.get(), H5T_VARIABLE);
+  const Hdf5Type list(H5Tvlen_create(H5T_STD_I32LE));
+  const auto array_of = [&](const Hdf5Type& type) {
+    return Hdf5Type(H5Tarray_create2(type.get(), 1, &three));
+  };
+  const auto list_of = [](const Hdf5Type& type) { return Hdf5Type(H5Tvlen_create(type.get())); };
+  EXPECT_THAT([&] { open(make(rows(3), H5T_STD_REF_OBJ)); },
+              ThrowsErrorWith("x.h5:/x", "refer to other places"));
+  for (const Hdf5Type& inner : {Hdf5Type(H5Tcopy(text.get())), Hdf5Type(H5Tcopy(list.get())),
+                                Hdf5Type(H5Tcopy(H5T_STD_REF_OBJ)), Hdf5Type(H5Tcopy(H5T_STD_REF_DSETREG))}) {
+    const Hdf5Type compound = compound_of(inner.get());
+    const Hdf5Type array = array_of(inner);
+    for (const Hdf5Type& outer :
+         {list_of(inner), compound_of(inner.get()), array_of(inner), list_of(compound), list_of(array),
+          array_of(compound), compound_of(array.get()), list_of(array_of(compound)),
+          compound_of(list_of(compound).get())})
+      EXPECT_THAT([&] { open(make(rows(3), outer.get())); },
+                  ThrowsErrorWith("x.h5:/x", "refer to other places"));
+  }
+  EXPECT_THAT([&] { open(make(rows(3), compound_of(compound_of(text.get()).get()).get())); },
+              ThrowsErrorWith("field 'x', field 'x': its values refer to other places"));
+  const Hdf5Type pairs = list_of(compound_of(array_of(Hdf5Type(H5Tcopy(H5T_STD_I16LE))).get()));
+  for (const hid_t good : {text.get(), list.get(), pairs.get()})
+    EXPECT_EQ(open(make(rows(3), good))->size(), 3U);
 }
 
 /// Calls `work` while libhdf5 has a filter with this number, which changes nothing.

@@ -55,6 +55,16 @@ class Pillow(unittest.TestCase):
     def test_png(self):
         self.compare(pictures.pngs(), 0)
 
+    # Pillow's version decides on their colour: a grey, or black.
+    def test_a_png_with_a_pixel_beyond_its_palette_is_refused(self):
+        for name, content in pictures.short_palettes():
+            with self.subTest(name), tempfile.TemporaryDirectory() as folder:
+                file = pathlib.Path(folder) / "picture"
+                file.write_bytes(content)
+                refused = subprocess.run([DECODE, file], capture_output=True, text=True)
+                self.assertEqual(refused.returncode, 1)
+                self.assertRegex(refused.stderr, f"^cannot decode PNG: pixel {pictures.WIDTH * pictures.HEIGHT - 1} has the colour \\d+ of a palette of \\d+\n$")
+
     # Pillow may bring another libjpeg, which rounds in other places.
     def test_jpeg(self):
         self.compare(pictures.jpegs(), 1)

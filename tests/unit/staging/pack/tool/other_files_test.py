@@ -5,11 +5,13 @@ Compares the samples of tar files with WebDataset's, if Python finds it (PYTHONP
 Usage: other_files_test.py --bin FOLDER
 """
 
+import io
 import json
 import os
 import pathlib
 import subprocess
 import sys
+import tarfile
 import tempfile
 import unittest
 
@@ -104,7 +106,19 @@ class Tar(World):
                 self.assertIn(name.rpartition(b".")[0], index, locale)
                 shown = self.run_tool("cat", folder, "--sample", number, environment={"LC_ALL": locale})
                 self.assertEqual(shown.stdout, str(number).encode(), name)
-            self.assertNotIn(b"not-this", index)
+
+    def test_of_several_headers_of_a_member_that_one_counts_which_counts_for_pythons_tarfile(self):
+        for name, content in files.header_tars().items():
+            with self.subTest(name):
+                folder = self.write(f"{name}/x.tar", content).parent
+                self.done("index", folder)
+                self.done("verify", folder)
+                with tarfile.open(fileobj=io.BytesIO(content), mode="r|") as members:
+                    theirs = [(member.name, members.extractfile(member).read()) for member in members]
+                ours = [(f"{key}.{kind}", part) for key, parts in self.samples(folder) for kind, part in parts.items()]
+                self.assertEqual(ours, theirs)
+        self.write("sizes/x.tar", files.pax({b"size": b"1"}, b"g") + files.tar_of({"a.txt": b"a"}))
+        self.assert_in_all(["x.tar", "a global PAX header gives all members one size"], self.refused("index", "sizes"))
 
     def test_names_are_split_as_web_data_set_does_and_unequal_samples_are_counted(self):
         content = files.tar_of({"img.v1.jpg": b"1", "img.v2.jpg": b"2", "a.b/c.jpg": b"3", "a.b/c.cls": b"4", "d.jpg": b"5",
@@ -117,6 +131,23 @@ class Tar(World):
         self.assertIn("3 members are left out", line)
         self.assert_as_web_data_set(folder)
 
+    def test_hidden_files_are_split_as_web_data_set_does(self):
+        names = ["d/.a.jpg", "d/.a.cls", "d/.b", "d/e/.c.jpg", "a.b/c/.d.jpg", "a.b/c.jpg", "q\n/.e.jpg", "f/g.jpg"]
+        ignored = [".a.jpg", "a.b/.c.jpg", "x/.y/.z.jpg", "a.\nb/c.jpg"]
+        folder = self.write("web/x.tar", files.tar_of({name: name.encode() for name in names + ignored})).parent
+        self.assertIn(f"{len(ignored)} members are left out that belong to no sample ({len(ignored)} without", self.done("index", folder))
+        self.assertEqual([key for key, _ in self.samples(folder)], ["d/", "d/e/", "a.b/c/", "a.b/c", "q\n/", "f/g"])
+        self.assertEqual(self.samples(folder)[0][1], {"a.jpg": b"d/.a.jpg", "a.cls": b"d/.a.cls", "b": b"d/.b"})
+        self.assert_as_web_data_set(folder)
+        self.done("verify", folder)
+        self.done("convert", folder, "--out", "again")
+        self.assertEqual(self.samples(self.folder / "again"), self.samples(folder))
+        for name in names:
+            self.write(f"files/{name}", name.encode())
+        self.done("create", "files", "--out", "pack")
+        self.assertEqual({key for key, _ in self.samples(self.folder / "pack")}, {key for key, _ in self.samples(folder)})
+        self.assert_as_web_data_set(self.folder / "pack")
+
     def test_members_without_an_ending_are_samples_if_there_are_no_others(self):
         folder = self.write("web/x.tar", files.tar_of({"0001": b"1", "0002": b"2", "._0002": b"3"})).parent
         self.assert_in_all([": 2 samples", "1 member is left out"], self.done("index", folder))
@@ -128,6 +159,12 @@ class Tar(World):
         folder = self.write("web/x.tar", first + second).parent
         for line in (self.done("index", folder), self.done("verify", folder)):
             self.assert_in_all([": 1 samples", f"{len(second)} bytes follow the end of x.tar"], line)
+        empty = self.write("empty/0.tar", files.end(b"") + second).parent
+        text = f"{len(second)} bytes follow the end of 0.tar"
+        self.assert_in_all(["its tar files hold no samples", text], self.refused("index", empty))
+        self.write("empty/1.tar", first)
+        self.write("empty/2.tar", files.tar_of({"README": b""}) + second)
+        self.assert_in_all([": 1 samples", "2 shards hold no samples", text, "end of 2.tar"], self.done("index", empty))
         plain = self.write("plain/x.tar", first + bytes(50000)).parent
         self.assertNotIn("follow", self.done("index", plain))
         self.assertEqual(json.loads(self.done("verify", plain, "--json"))["notes"], [])
@@ -142,8 +179,13 @@ class Tar(World):
         self.assertIn("its tar files hold no samples", self.refused("index", "none"))
 
     def test_tar_files_in_tar_files_are_named(self):
-        self.write("nested/train.tar", files.tar_of({"n01.tar": files.tar_of({"a.jpg": b"a"})}))
-        self.assert_in_all(["train.tar", "'n01.tar'", "is a tar file itself", "unpack"], self.refused("index", "nested"))
+        tar = files.tar_of({"a.jpg": b"a"})
+        for number, (inner, content) in enumerate({"n01.tar": tar, "N01.TAR": tar, "x.tar.gz": files.gzip.compress(tar),
+                                                   "x.TGZ": files.gzip.compress(tar)}.items()):
+            self.write(f"nested{number}/train.tar", files.tar_of({inner: content}))
+            self.assert_in_all(["train.tar", f"'{inner}'", "is a tar file itself", "unpack"], self.refused("index", f"nested{number}"))
+        other = self.write("other/x.tar", files.tar_of({"a.target": files.gzip.compress(b"x"), "a.tar": b"not one"})).parent
+        self.assertIn(": 1 samples", self.done("index", other))
         self.write("packed/x.tar", files.gzip.compress(files.tar_of({"a.jpg": b"a"})))
         self.assert_in_all(["x.tar", "compressed with gzip", "gzip -dc"], self.refused("index", "packed"))
 
@@ -175,6 +217,22 @@ class Folders(World):
     def test_a_folder_of_tar_files_is_not_packed_again(self):
         folder = self.write("web/x.tar", files.tar_of({"a.txt": b"a"})).parent
         self.assertIn(f"run lockstep-pack index {folder}", self.refused("create", folder, "--out", "pack"))
+        for number, name in enumerate(("x.TAR", "x.tgz", "x.tar.zst", "x.Tar.Z")):
+            folder = self.write(f"{number}/{name}", files.gzip.compress(b"x")).parent
+            self.assert_in_all(["holds tar files", "run lockstep-pack index", "--filter '*'"], self.refused("create", folder, "--out", "pack"))
+            self.done("create", folder, "--out", f"pack{number}", "--filter", "*")
+
+    def test_endings_count_in_any_case(self):
+        self.write("web/x.TAR", files.tar_of({"a.txt": b"a"}))
+        self.write("web/y.tar", files.tar_of({"b.txt": b"b"}))
+        self.assertIn(": 2 samples", self.done("index", "web"))
+        self.assertIn(": 1 samples", self.done("verify", "web/x.TAR"))
+        self.write("records/TRAIN.TFRecord", files.tfrecord([b"one"]))
+        self.write("counted/PART-R-00000", files.tfrecord([b"one"]))
+        self.write("numbered/Train.TFRECORD-00000-OF-00001", files.tfrecord([b"one"]))
+        self.write("db/DATA.MDB", files.lmdb({b"a": b"b"}))
+        for folder in ("records", "counted", "numbered", "db"):
+            self.assertIn(": 1 samples", self.done("verify", folder))
 
     def test_samples_with_other_parts_are_counted(self):
         for name in ("a.jpg", "a.cls", "b.jpg", "b.cls", "c.jpg"):
@@ -210,7 +268,7 @@ class Folders(World):
                 for source in (path, path.parent):
                     line = self.refused("stats", source)
                     self.assertIn(advice, line, source)
-                    self.assertEqual("lockstep-pack create" in line, name.endswith(".zip"), line)
+                    self.assertEqual("lockstep-pack create" in line, name.lower().endswith((".zip", ".7z")), line)
 
     def test_other_files_are_packed_by_create(self):
         path = self.write("texts/a.txt", b"text")
@@ -278,6 +336,17 @@ class Tables(World):
         self.assertNotIn("seem", line)
         self.done("convert", "db", "--out", "pack", "--leave-out", "length", "--leave-out", "__*__")
         self.assertEqual(len(self.samples(self.folder / "pack")), 5)
+
+    def test_the_shown_command_leaves_out_keys_of_any_bytes(self):
+        entries = {b"%04d" % number: b"sample" for number in range(5)} | {b"__with spaces__": b"", b"__it's \"$HOME\"__": b"", b"__[a]*?\\__": b"",
+                   b"__[a]bc\\__": b"", b"__\x01\n\xff\xc3\xa4'\\__": b"", b"__a\0b__": b"", b"length\0": b"", b"__;rm -rf`ls`#__": b""}
+        self.write("db/data.mdb", files.lmdb(entries))
+        line = self.done("verify", "db")
+        self.assertTrue(line.isprintable() or line.count("\n") == 1, line)
+        for options in [line[line.index(" --leave-out") :]] + [" --leave-out" + option for option in line.split(" --leave-out")[1:]]:
+            command = f"{BIN}/lockstep-pack stats --json db {options}"
+            left = json.loads(subprocess.run(["bash", "-c", command], capture_output=True, cwd=self.folder, check=True).stdout)["samples"]
+            self.assertEqual(left, len(entries) - options.count("--leave-out"), options)
 
     def test_data_without_tokens_get_the_advice_of_their_format(self):
         self.write("r/a.tfrecord", files.tfrecord([b"one"]))

@@ -27,13 +27,14 @@ std::string bytes_of_numbers(const std::vector<T>& numbers) {
 }
 
 TEST(MemberKeys, ValidNamesAreKeptAndOtherKeysGetDifferentValidNames) {
-  for (const char* name : {"a", "d/e", "0007", "d.e/f"}) EXPECT_EQ(member_key(name), name);
+  for (const char* name : {"a", "d/e", "0007", "d.e/f", "a/"}) EXPECT_EQ(member_key(name), name);
   EXPECT_EQ(member_key("img.001"), "img%2E001");
   EXPECT_EQ(member_key("img%2E001"), "img%252E001");
   EXPECT_EQ(member_key("/etc"), "%2Fetc");
   EXPECT_EQ(member_key(std::string("a\0b", 3)), "a%00b");
   EXPECT_EQ(member_key(""), "%");
-  for (const char* bad : {"..", "../a", "a//b", "a/", "/", ".", "a.", ".a", "a/../b", "\xff\xfe.x"}) {
+  for (const char* bad :
+       {"..", "../a", "a//b", "a//", "/", ".", "a.", "a.b/", ".a", "a/../b", "\xff\xfe.x"}) {
     const std::string key = member_key(bad);
     EXPECT_EQ(unsafe_member_name(key), "") << bad;
     EXPECT_EQ(split_member_name(key + ".x").key, key) << bad;
