@@ -81,6 +81,7 @@ std::vector<TableRow> slowest_rows(const Stragglers& stragglers) {
   if (ranks.size() > kMaxShown) ranks.resize(kMaxShown);
   const auto number = [](double value) { return fmt::format("{:.2f}", value); };
   std::vector<TableRow> rows;
+  rows.reserve(ranks.size());
   for (const RankScore& rank : ranks) {
     rows.push_back({rank.rank,
                     rank.node,
@@ -204,6 +205,7 @@ struct Table {
 
   std::vector<TableRow> rows(const std::vector<const Snapshot*>& ranks) const {
     std::vector<TableRow> rows;
+    rows.reserve(ranks.size());
     for (const Snapshot* rank : ranks)
       rows.push_back({rank->identity.rank, rank->identity.node, cells(*rank)});
     return rows;

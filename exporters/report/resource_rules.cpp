@@ -171,7 +171,8 @@ Found gpu_throttled(const Facts& facts) {
 Found gpu_errors(const Facts& facts, std::uint64_t Gpu::*errors,
                  Found (*found)(const Snapshot& rank, const Gpu& gpu)) {
   for (const Snapshot* rank : ranks_on_gpus(facts.run)) {
-    if (gpu_of(*rank)->*errors != 0) return found(*rank, *gpu_of(*rank));
+    const Gpu& gpu = rank->resources->gpu;
+    if (gpu.*errors != 0) return found(*rank, gpu);
   }
   return {};
 }
