@@ -33,7 +33,8 @@ TEST(MemberKeys, ValidNamesAreKeptAndOtherKeysGetDifferentValidNames) {
   EXPECT_EQ(member_key("/etc"), "%2Fetc");
   EXPECT_EQ(member_key(std::string("a\0b", 3)), "a%00b");
   EXPECT_EQ(member_key(""), "%");
-  for (const char* bad : {"..", "../a", "a//b", "a//", "/", ".", "a.", "a.b/", ".a", "a/../b", "\xff\xfe.x"}) {
+  for (const char* bad :
+       {"..", "../a", "a//b", "a//", "/", ".", "a.", "a.b/", ".a", "a/../b", "\xff\xfe.x"}) {
     const std::string key = member_key(bad);
     EXPECT_EQ(unsafe_member_name(key), "") << bad;
     EXPECT_EQ(split_member_name(key + ".x").key, key) << bad;
