@@ -29,6 +29,19 @@ std::string read_text_file(const std::filesystem::path& path) {
   }
 }
 
+std::string read_untrusted_file(const UniqueFd& fd, std::uint64_t max_bytes, const std::string& name) {
+  struct stat status {};
+  if (::fstat(fd.get(), &status) != 0) fail_errno("cannot read {}", name);
+  if (!S_ISREG(status.st_mode)) fail("cannot read {}: it is not a regular file", name);
+  const auto size = static_cast<std::uint64_t>(status.st_size);
+  if (size > max_bytes) fail("cannot read {}: it has {} bytes, more than it can have", name, size);
+  std::string text(size, '\0');
+  const ssize_t got = read_at(fd.get(), std::as_writable_bytes(std::span(text)), 0);
+  if (got < 0) fail_errno("cannot read {}", name);
+  text.resize(static_cast<std::size_t>(got));
+  return text;
+}
+
 ssize_t read_at(int fd, std::span<std::byte> into, std::uint64_t offset) {
   std::size_t done = 0;
   while (done < into.size()) {

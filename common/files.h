@@ -25,6 +25,10 @@ UniqueFd open_file(const std::filesystem::path& path, int flags, mode_t mode = 0
 /// The whole file as text. Throws Error naming the path.
 std::string read_text_file(const std::filesystem::path& path);
 
+/// A small file that another user may have written, as text. Throws Error naming it if it is not a regular file or has more
+/// than `max_bytes`.
+std::string read_untrusted_file(const UniqueFd& fd, std::uint64_t max_bytes, const std::string& name);
+
 /// Reads into.size() bytes at `offset`, or fewer if the file ends earlier. Continues after short reads and
 /// EINTR. Returns the number of bytes read, or -1 with errno set, as pread(2) does.
 ssize_t read_at(int fd, std::span<std::byte> into, std::uint64_t offset);

@@ -60,7 +60,7 @@ void print_verdict(World& world) {
 #ifdef LOCKSTEP_WITH_REPORT
   try {
     const report::Run run = report::load({records});
-    for (const std::string& line : report::verdict_lines(run, report::find_all(run)))
+    for (const std::string& line : report::verdict_lines(run, report::diagnose(run)))
       fmt::print("{}\n", line);
   } catch (const Error& error) {  // a trained model counts more than its report
     fmt::print("no verdict: {}\n", error.what());

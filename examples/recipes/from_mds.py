@@ -1,40 +1,40 @@
 #!/usr/bin/env python3
-"""Writes MosaicML's MDS shards (a folder with index.json) as tar shards, for `lockstep-pack index`. Each column is a file of the
-sample: bytes, JPEG, PNG and text as they are stored, other values as text. --name image=jpg gives a column an ending. One
-column of integer arrays becomes tokens, OUT.bin and OUT.idx, for `lockstep-pack convert`. Needs mosaicml-streaming.
-"""
+"""Writes MosaicML's MDS shards (a folder with index.json) as tar shards: each column is a file, with bytes, pictures and text as
+stored, arrays in little-endian order, numbers as text; --name image=jpg gives a column an ending. One column of integer arrays
+becomes tokens, OUT.bin and OUT.idx. Then `lockstep-pack index` or `convert`. Needs the package mosaicml-streaming."""
 
 import argparse
 import json
+import os
 
+from one_line import one_line_errors
 from streaming.base.format import reader_from_json
-from tar_shards import TarShards
+from tar_shards import TarShards, bytes_of
 from token_file import TokenFile
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder")
-    parser.add_argument("--name", action="append", default=[], metavar="COLUMN=ENDING", help="default: the column's name")
-    parser.add_argument("--out", required=True, help="a new folder, or the PREFIX of tokens")
-    given = parser.parse_args()
-    names = dict(name.split("=", 1) for name in given.name)
-    with open(f"{given.folder}/index.json") as index:
-        readers = [reader_from_json(given.folder, None, shard) for shard in json.load(index)["shards"]]
-    samples = (reader[number] for reader in readers for number in range(reader.size))
-    encodings = readers[0].column_encodings
-    if len(encodings) == 1 and encodings[0].startswith("ndarray"):
-        with TokenFile(given.out, 1 << 16 if "uint16" in encodings[0] else 1 << 31) as out:
-            for sample in samples:
-                out.add(next(iter(sample.values())).tolist())
-        return
-    stored = {"bytes", "jpeg", "png", "str", "json", "pkl"}
-    for reader in readers:
-        reader.column_encodings = ["bytes" if encoding in stored else encoding for encoding in reader.column_encodings]
+def samples_of(folder: str):
+    with one_line_errors(folder), open(f"{folder}/index.json") as index:
+        for reader in (reader_from_json(folder, None, shard) for shard in json.load(index)["shards"]):
+            name, size = f"{folder}/{reader.raw_data.basename}", reader.raw_data.bytes
+            if not os.path.exists(name) or os.path.getsize(name) != size:
+                raise ValueError(f"{name} does not have {size} bytes, as index.json says: copy it again, or unpack it (zstd -d)")
+            stored = "bytes jpeg jpeg_array jpegarray png str json pkl".split()
+            reader.column_encodings = ["bytes" if kind in stored else kind for kind in reader.column_encodings]
+            yield from reader
+
+
+parser = argparse.ArgumentParser(description=__doc__)
+parser.add_argument("folder")
+parser.add_argument("--name", action="append", default=[], type=lambda text: text.split("=", 1), metavar="COLUMN=ENDING")
+parser.add_argument("--out", required=True, help="a new folder, or the PREFIX of tokens")
+given = parser.parse_args()
+first = list(next(samples_of(given.folder), {}).values())
+if len(first) == 1 and getattr(first[0], "ndim", 0) == 1 and first[0].dtype.kind in "iu":
+    with TokenFile(given.out, 1 << 16 if first[0].itemsize <= 2 else 1 << 31) as out:
+        for sample in samples_of(given.folder):
+            out.add(next(iter(sample.values())).ravel().tolist(), f"{given.folder}, sample {len(out.lengths)}")
+else:
     with TarShards(given.out) as shards:
-        for number, sample in enumerate(samples):
-            shards.add([(f"{number:09}.{names.get(column, column)}", value if isinstance(value, bytes) else str(value).encode())
-                        for column, value in sample.items()])
-
-
-main()
+        for sample in samples_of(given.folder):
+            shards.add([(f"{shards.samples:09}.{dict(given.name).get(name, name)}", bytes_of(value)) for name, value in sample.items()])

@@ -2,7 +2,8 @@
 """Writes the images and labels of a data set of the package datasets to tar shards, as WebDataset has them: 0.jpg and
 0.cls, and so on. `lockstep-pack index FOLDER` then makes a pack of the folder.
 
-Files in PNG and JPEG are copied as they are; other formats become PNG. Needs the packages datasets and pillow.
+Files in PNG and JPEG are copied as they are; other formats become PNG, turned as the camera says. Needs the packages datasets and
+pillow.
 """
 
 import argparse
@@ -10,12 +11,17 @@ import io
 
 import datasets
 import PIL.Image
-from data_set import open_data_set
-from tar_shards import TarShards
+import PIL.ImageOps
+from data_set import open_data_set, rows_of
+from one_line import one_line_errors
+from resize_images import colours
+from tar_shards import TarShards, bytes_of
 
 
-def encoded(image: dict, size: "int | None") -> "tuple[bytes, str]":
+def encoded(image: "dict | None", size: "int | None") -> "tuple[bytes, str]":
     """The bytes of a file and its ending."""
+    if image is None:
+        raise ValueError("it has no image: filter the data set first")
     data = image["bytes"]
     if data is None:
         with open(image["path"], "rb") as file:
@@ -23,7 +29,7 @@ def encoded(image: dict, size: "int | None") -> "tuple[bytes, str]":
     with PIL.Image.open(io.BytesIO(data)) as picture:
         if size is None and picture.format in ("PNG", "JPEG"):
             return data, "png" if picture.format == "PNG" else "jpg"
-        picture = picture.convert("RGB")
+        picture = colours(PIL.ImageOps.exif_transpose(picture))
         if size is not None:
             picture = picture.resize((size, size))
         out = io.BytesIO()
@@ -41,13 +47,15 @@ def main() -> None:
     parser.add_argument("--shard-size", type=int, default=256 << 20, help="bytes of a shard")
     parser.add_argument("--out", required=True, help="a new folder")
     given = parser.parse_args()
-    data = open_data_set(given.dataset, given.split)
-    # Not decoded: the loader decodes.
-    data = data.cast_column(given.image, datasets.Image(decode=False))
+    data = open_data_set(given.dataset, given.split, [given.image, given.label])
+    with one_line_errors(f"{given.dataset}, column '{given.image}'"):  # not decoded: the loader decodes
+        data = data.cast_column(given.image, datasets.Image(decode=False))
     with TarShards(given.out, given.shard_size) as shards:
-        for number, row in enumerate(data):
-            picture, ending = encoded(row[given.image], given.size)
-            shards.add([(f"{number:09}.{ending}", picture), (f"{number:09}.cls", str(row[given.label]).encode())])
+        for where, row in rows_of(data, given.dataset):
+            with one_line_errors(where):
+                picture, ending = encoded(row[given.image], given.size)
+                label = bytes_of(row[given.label])
+            shards.add([(f"{shards.samples:09}.{ending}", picture), (f"{shards.samples:09}.cls", label)])
 
 
 if __name__ == "__main__":

@@ -8,34 +8,70 @@ one sample. Its picture is made smaller; labels and other files are copied. Need
 """
 
 import argparse
+import collections
+import concurrent.futures
 import contextlib
-import functools
 import io
 import itertools
-import multiprocessing
 import pathlib
+import re
 import tarfile
 
+from one_line import one_line_errors
 from PIL import Image, ImageOps
-from tar_shards import TarShards
+from tar_shards import TarShards, key_of
 
-PICTURES = {"jpg", "jpeg", "png", "webp", "bmp", "tif", "tiff", "gif"}
+PICTURES = {"jpg", "jpeg", "jpe", "jfif", "png", "webp", "avif", "bmp", "tif", "tiff", "gif", "ppm", "pgm"}
+# What systems and people leave beside data, as in staging/pack/stray_files.cpp.
+STRAY = re.compile(
+    r"(^|/)(\._[^/]+|\.(ds_store|appledouble|localized|spotlight-v100|trashes|fseventsd|temporaryitems|documentrevisions-v100|apdisk|"
+    r"volumeicon\.icns|directory|git|gitignore|gitattributes|gitkeep|ipynb_checkpoints|trash-[^/]+|nfs[^/]+|[^/]*\.crc)|__macosx|"
+    r"icon\r|thumbs\.db|ehthumbs(_vista)?\.db|desktop\.ini|\$recycle\.bin|system volume information|@eadir|_success)(/|\Z)"
+    r"|(^|/)(readme|licen[sc]e|copying)(\.(md|txt|rst|html?|pdf))?\Z", re.IGNORECASE)
+# Members of tar files in which WebDataset finds a sample.
+SAMPLE = re.compile(r"(?!__[^/]*__(/|\Z))(.*/)?[^/.]+\.[^/]*", re.DOTALL)
 
 
-def files_of(source: pathlib.Path):
-    """Name, path, offset and size of each file, those of a sample one after the other."""
-    tars = sorted(source.glob("*.tar"))
+def files_of(source: pathlib.Path, left_out: "list[str]"):
+    """Tar file or folder, name, path, offset and size of each file, those of a sample one after the other."""
+    tars = [path for path in sorted(source.glob("*.tar")) if not STRAY.search(path.name)]
     for path in tars:
-        with tarfile.open(path) as tar:
-            yield from ((member.name, path, member.offset_data, member.size) for member in tar if member.isfile())
+        if path.stat().st_size:  # tarfile refuses an empty one
+            yield from ((path, *file) for file in members_of(path, left_out))
     if not tars:
         for path in sorted(path for path in source.rglob("*") if path.is_file()):
-            yield path.relative_to(source).as_posix(), path, 0, path.stat().st_size
+            name = path.relative_to(source).as_posix()
+            if STRAY.search(name):
+                left_out.append(name)
+            else:
+                yield source, name, path, 0, path.stat().st_size
 
 
-def key_of(file) -> str:
-    folder, slash, name = file[0].rpartition("/")
-    return folder + slash + name.partition(".")[0]
+def members_of(path: pathlib.Path, left_out: "list[str]"):
+    with one_line_errors(path), tarfile.open(path, "r:", encoding="utf-8") as tar, open(path, "rb") as file:
+        for member in tar:
+            if STRAY.search(member.name) or not member.isdir() and not SAMPLE.fullmatch(member.name):
+                left_out.append(member.name)
+            elif member.isreg() and not member.issparse():
+                yield member.name, path, member.offset_data, member.size
+            elif not member.isdir():
+                raise ValueError(f"'{member.name}' at offset {member.offset} is not a regular file")
+        file.seek(tar.offset)
+        if file.read().strip(b"\0"):  # tarfile takes a damaged header for the end
+            raise ValueError(f"the bytes from offset {tar.offset} on are not a member: copy it again; if tar files were joined, "
+                             "divide them")
+
+
+def colours(picture: Image.Image) -> Image.Image:
+    """RGB of 8 bits: of 16 bits the high byte, as the loader reads them. Pillow alone makes white of all above 255."""
+    if picture.mode == "F" or picture.mode.startswith("I"):
+        low, high = (picture if picture.mode == "F" else picture.convert("I")).getextrema()
+        if picture.mode == "F" or low < 0 or high > 65535:
+            raise ValueError(f"its pixels are numbers from {low} to {high}: convert them to 8 or 16 bits")
+        picture = picture.convert("I").point(lambda value: value / 256).convert("L")
+    if picture.mode == "P":  # with transparency Pillow would warn
+        picture = picture.convert("RGBA")
+    return picture.convert("RGB")
 
 
 def smaller(data: bytes, side: int, given) -> bytes:
@@ -47,7 +83,7 @@ def smaller(data: bytes, side: int, given) -> bytes:
         exif = picture.getexif()
         if given.orientation == "apply":
             picture, exif = ImageOps.exif_transpose(picture), None
-        picture = picture.convert("RGB")
+        picture = colours(picture)
         scale = side / min(picture.size)
         picture = picture.resize([round(scale * length) for length in picture.size], Image.Resampling.LANCZOS)
         if given.crop:
@@ -60,25 +96,38 @@ def smaller(data: bytes, side: int, given) -> bytes:
 
 def remade(files, given) -> "list[list[tuple[str, bytes]]]":
     """The sample's files, for each size."""
-    kinds = [name.rpartition(".")[2].lower() if given.kind is None else name[len(key_of((name,))) + 1 :] for name, *_ in files]
+    names = [name for _, name, *_ in files]
+    kinds = [name.rpartition(".")[2].lower() if given.kind is None else name[len(key_of(name)) + 1 :] for name in names]
     wanted = PICTURES if given.kind is None else {given.kind}
     if sum(kind in wanted for kind in kinds) != 1:
-        raise ValueError(f"{key_of(files[0])}: --kind must name one picture of {', '.join(name for name, *_ in files)}")
+        raise SystemExit(f"{files[0][0]}, {key_of(names[0])}: --kind must name one picture of {', '.join(names)}")
     made = [[] for _ in given.resize]
-    for (name, path, offset, size), kind in zip(files, kinds):
-        with open(path, "rb") as file:
+    for (_, name, path, offset, size), kind in zip(files, kinds):
+        with one_line_errors(f"{path}, {name}"), open(path, "rb") as file:
             file.seek(offset)
             data = file.read(size)
-        for sample, side in zip(made, given.resize):
-            if kind in wanted:
-                ending = {"JPEG": "jpg", "PNG": "png"}[given.format]
-                try:
+            for sample, side in zip(made, given.resize):
+                if kind in wanted:
+                    ending = {"JPEG": "jpg", "PNG": "png"}[given.format]
                     sample.append((f"{name.rpartition('.')[0]}.{ending}", smaller(data, side, given)))
-                except (OSError, ValueError) as error:
-                    raise ValueError(f"{path}, {name}: {error}")
-            else:
-                sample.append((name, data))
+                else:
+                    sample.append((name, data))
     return made
+
+
+def all_remade(samples, given):
+    """In order. If a worker is killed, this ends with an error; a multiprocessing.Pool would wait for ever."""
+    with concurrent.futures.ProcessPoolExecutor(given.workers) as pool:
+        waiting = collections.deque()
+        try:
+            waiting.extend(pool.submit(remade, files, given) for files in itertools.islice(samples, 256))
+            while waiting:
+                yield waiting.popleft().result()
+                waiting.extend(pool.submit(remade, files, given) for files in itertools.islice(samples, 1))
+        except concurrent.futures.BrokenExecutor:
+            raise SystemExit("a worker was killed, as by a lack of memory: use fewer --workers")
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 def main() -> None:
@@ -96,19 +145,22 @@ def main() -> None:
     parser.add_argument("--shard-size", type=int, default=256 << 20, help="bytes of a shard")
     parser.add_argument("--out", required=True, help="a new folder")
     given = parser.parse_args()
-    if given.crop and given.crop > min(given.resize):
-        parser.error("--crop must not exceed --resize")
+    if not given.source.is_dir():
+        parser.error(f"{given.source} is not a folder")
+    if min(given.resize) < 1 or given.workers is not None and given.workers < 1:
+        parser.error("--resize and --workers must be at least 1")
+    if given.crop is not None and not 1 <= given.crop <= min(given.resize):
+        parser.error("--crop must be at least 1, and not exceed --resize")
     names = [given.out] if len(given.resize) == 1 else [f"{given.out}-{side}" for side in given.resize]
-    samples = (list(files) for _, files in itertools.groupby(files_of(given.source), key_of))
+    left_out = []
+    groups = itertools.groupby(files_of(given.source, left_out), lambda file: (file[0], key_of(file[1])))
     with contextlib.ExitStack() as stack:
         shards = [stack.enter_context(TarShards(name, given.shard_size)) for name in names]
-        pool = stack.enter_context(multiprocessing.Pool(given.workers))
-        try:
-            for made in pool.imap(functools.partial(remade, given=given), samples, chunksize=4):
-                for out, sample in zip(shards, made):
-                    out.add(sample)
-        except ValueError as error:  # of a worker, which SystemExit would end without a word
-            raise SystemExit(str(error))
+        for made in all_remade((list(files) for _, files in groups), given):
+            for out, sample in zip(shards, made):
+                out.add(sample)
+    if left_out:
+        print(f"{len(left_out)} files left out that are not data, such as {left_out[0]}")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Tokenises text: plain files (a document each), .jsonl and .jsonl.gz files (a document in each line), .csv and .tsv files (a
-document in each row), or a data set of the package datasets. Writes PREFIX.bin and PREFIX.idx; `lockstep-pack convert PREFIX --out PACK` makes a pack of them.
+"""Tokenises text: plain files (a document each), JSON lines (.jsonl: a document in each line), tables (.csv, .tsv: a document in
+each row), all also compressed (.gz), or a data set of the package datasets. Writes PREFIX.bin and PREFIX.idx; `lockstep-pack
+convert PREFIX --out PACK` makes a pack of them.
 
 Needs the package tokenizers (pip install tokenizers), and datasets for --dataset.
 """
@@ -10,19 +11,19 @@ import itertools
 
 import tokenizers
 from documents import checked, documents_of
+from one_line import one_line_errors
 from token_file import TokenFile
 
 
 def documents_of_data_set(name: str, split: str, field: str):
-    from data_set import open_data_set  # needs the package datasets
+    from data_set import open_data_set, rows_of  # needs the package datasets
 
-    rows = open_data_set(name, split)
-    return (checked(row[field], f"{name}, row {number}", field) for number, row in enumerate(rows))
+    return (checked(row[field], where, field) for where, row in rows_of(open_data_set(name, split, [field]), name))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("files", nargs="*", help=".txt, .jsonl, .jsonl.gz, .csv or .tsv")
+    parser.add_argument("files", nargs="*", help=".txt, .json, .jsonl, .ndjson, .csv or .tsv, also .gz, .bz2 or .xz")
     parser.add_argument("--dataset", help="a folder of save_to_disk, or what load_dataset takes")
     parser.add_argument("--split", default="train", help="of the data set (train)")
     parser.add_argument("--field", default="text", help="the field or column with the text (text)")
@@ -32,7 +33,10 @@ def main() -> None:
     given = parser.parse_args()
     if bool(given.files) == bool(given.dataset):
         parser.error("name files or --dataset")
-    tokenizer = tokenizers.Tokenizer.from_file(given.tokenizer)
+    with one_line_errors(given.tokenizer):
+        tokenizer = tokenizers.Tokenizer.from_file(given.tokenizer)
+    tokenizer.no_truncation()  # which many files set for a model's input
+    tokenizer.no_padding()
     end = [] if given.end is None else [tokenizer.token_to_id(given.end)]
     if end == [None]:
         parser.error(f"the tokenizer has no token {given.end}")
@@ -40,11 +44,13 @@ def main() -> None:
         texts = documents_of_data_set(given.dataset, given.split, given.field)
     else:
         texts = itertools.chain.from_iterable(documents_of(path, given.field) for path in given.files)
-    with TokenFile(given.out, tokenizer.get_vocab_size()) as out:
+    # Numbers of added tokens may leave gaps.
+    with TokenFile(given.out, 1 + max(tokenizer.get_vocab().values(), default=0)) as out:
         while batch := list(itertools.islice(texts, 1000)):  # encoded by all cores
-            for encoding in tokenizer.encode_batch(batch):
-                out.add(encoding.ids + end)
-    print(f"{len(out.lengths)} documents, {sum(out.lengths)} tokens: lockstep-pack convert {given.out} --out PACK")
+            with one_line_errors(given.tokenizer):
+                encodings = tokenizer.encode_batch(batch)
+            for text, encoding in zip(batch, encodings):
+                out.add(encoding.ids + end if text.strip() and encoding.ids else [])
 
 
 if __name__ == "__main__":

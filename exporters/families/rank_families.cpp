@@ -2,26 +2,28 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <map>
-#include <optional>
+#include <type_traits>
 #include <utility>
 
 #include "common/median.h"
 #include "exporters/record/goodput.h"
-#include "exporters/record/layout.h"
-#include "exporters/record/waits.h"
 
 namespace lockstep::exporter {
 namespace {
 
 using prometheus::MetricType;
+using record::CollectiveTotals;
 using record::Counters;
+using record::Gpu;
+using record::Resources;
+using record::Snapshot;
 
+constexpr double kOne = 1;
 constexpr double kNs = 1e-9;
-
-double seconds(std::uint64_t ns) {
-  return static_cast<double>(ns) * kNs;
-}
+constexpr double kMilli = 1e-3;
+constexpr double kMega = 1e6;
 
 // Serves the bounds 1, 2 and 5 of each decade. The record has more, but every series costs memory in
 // Prometheus.
@@ -52,420 +54,418 @@ void add_histogram(FamilyStream& stream, Labels labels, const record::Histogram&
     if (is_served(record::kBucketBounds[i])) cumulative.at(next++) = total;
   }
   cumulative.back() = total + counts.back();
-  stream.add(std::move(labels), kServedBounds, cumulative, seconds(sum_ns));
+  stream.add(std::move(labels), kServedBounds, cumulative, kNs * static_cast<double>(sum_ns));
 }
 
-// Users choose program names; anything but plain text would be hard to use in a query.
-std::string plain(std::string text) {
-  for (char& c : text) {
-    if (c < ' ' || c > '~' || c == '"' || c == '\\') c = '_';
-  }
-  return text;
-}
-
-struct GpuFamily {
-  const char* name;
-  MetricType type;
-  const char* help;
-  double unit;
-  std::uint64_t record::Gpu::*value;
-  std::uint64_t record::Gpu::*known;  // not 0
-};
-
-constexpr double kHertz = 1e6;
-constexpr double kMilli = 1e-3;
-using record::Gpu;
-constexpr std::array kGpuFamilies = {
-    GpuFamily{"lockstep_gpu_memory_bytes", MetricType::Gauge,
-              "Memory of the rank's GPU in use, by all processes.", 1, &Gpu::memory_bytes,
-              &Gpu::memory_total_bytes},
-    GpuFamily{"lockstep_gpu_memory_total_bytes", MetricType::Gauge, "Memory of the rank's GPU.", 1,
-              &Gpu::memory_total_bytes, &Gpu::memory_total_bytes},
-    GpuFamily{"lockstep_gpu_measured_seconds_total", MetricType::Counter,
-              "Time since the first step in which the rank's GPU was sampled.", kNs, &Gpu::measured_ns,
-              &Gpu::measured_ns},
-    GpuFamily{"lockstep_gpu_busy_seconds_total", MetricType::Counter,
-              "Part of it in which a kernel ran on the GPU.", kNs, &Gpu::busy_ns, &Gpu::measured_ns},
-    GpuFamily{"lockstep_gpu_slowed_seconds_total", MetricType::Counter,
-              "Part of it with lower clocks because of heat or of the power supply.", kNs, &Gpu::slowed_ns,
-              &Gpu::measured_ns},
-    GpuFamily{"lockstep_gpu_power_capped_seconds_total", MetricType::Counter,
-              "Part of it with lower clocks because of the power limit.", kNs, &Gpu::capped_ns,
-              &Gpu::measured_ns},
-    GpuFamily{"lockstep_gpu_sm_clock_hertz", MetricType::Gauge, "Clock of the GPU's multiprocessors.", kHertz,
-              &Gpu::sm_mhz, &Gpu::sm_mhz},
-    GpuFamily{"lockstep_gpu_power_watts", MetricType::Gauge, "Power that the GPU draws.", kMilli,
-              &Gpu::power_mw, &Gpu::power_mw},
-    GpuFamily{"lockstep_gpu_energy_joules_total", MetricType::Counter,
-              "Energy of the GPU since the rank uses it.", kMilli, &Gpu::energy_mj, &Gpu::energy_mj},
-    GpuFamily{"lockstep_gpu_ecc_corrected_errors", MetricType::Gauge,
-              "Errors of the GPU's memory that were corrected since the driver was loaded.", 1,
-              &Gpu::ecc_corrected, &Gpu::sm_mhz},
-    GpuFamily{"lockstep_gpu_ecc_uncorrected_errors", MetricType::Gauge,
-              "Errors of the GPU's memory that could not be corrected since the driver was loaded.", 1,
-              &Gpu::ecc_uncorrected, &Gpu::sm_mhz},
-    GpuFamily{"lockstep_gpu_xid_errors_total", MetricType::Counter,
-              "Critical errors of GPU or program (Xid) that the driver reported since the rank uses the GPU.",
-              1, &Gpu::xid_errors, &Gpu::sm_mhz},
-    GpuFamily{"lockstep_gpu_allocator_retries_total", MetricType::Counter,
-              "Times that LibTorch's allocator got no memory and freed its unused blocks to get some.", 1,
-              &Gpu::allocator_retries, &Gpu::memory_total_bytes},
-    GpuFamily{"lockstep_gpu_allocator_unused_bytes", MetricType::Gauge,
-              "Memory in the blocks of LibTorch's allocator that is not used.", 1,
-              &Gpu::allocator_unused_bytes, &Gpu::memory_total_bytes}};
-
-struct Rank {
-  const record::Snapshot* snapshot;
+// Where the series of a job step on this node go.
+struct JobSeries {
+  FamilyStream& stream;
+  const JobRecords& job;
   Labels labels;
-  double straggler_score = 0;  // 0: no step yet
+
+  void add(double value) const { stream.add(labels, value); }
 };
 
-struct Job {
-  const JobRecords* records;
-  Labels labels;  // of the step on this node
-  std::vector<Rank> ranks;
+// And those of one of its ranks.
+struct RankSeries {
+  FamilyStream& stream;
+  const Labels& on_node;
+  const Snapshot& rank;
+
+  Labels labels() const { return with(on_node, "rank", std::to_string(rank.identity.rank)); }
+  void add(double value) const { stream.add(labels(), value); }
 };
+
+template <typename Work>
+void each_rank(const JobSeries& to, const Work& work) {
+  for (const Snapshot& rank : to.job.ranks) work(RankSeries{to.stream, to.labels, rank});
+}
+
+// Below are what a family adds for a job step. Without a sample (in the first moments) a rank has no Resources.
+template <auto Field, const double& Unit = kOne>
+void number(const JobSeries& to) {
+  each_rank(to, [](const RankSeries& series) {
+    if constexpr (std::is_invocable_v<decltype(Field), const Counters&>) {
+      series.add(Unit * static_cast<double>(series.rank.counters.*Field));
+    } else if (series.rank.resources) {
+      series.add(Unit * static_cast<double>(*series.rank.resources.*Field));
+    }
+  });
+}
+
+// What the GPU does not tell is absent: then `Known` is 0.
+template <auto Field, auto Known, const double& Unit = kOne>
+void of_gpu(const JobSeries& to) {
+  each_rank(to, [](const RankSeries& series) {
+    if (!series.rank.resources || !series.rank.resources->gpu.sampled()) return;
+    const Gpu& gpu = series.rank.resources->gpu;
+    if (gpu.*Known != 0) series.add(Unit * static_cast<double>(gpu.*Field));
+  });
+}
+
+template <auto Field>
+void communication(const JobSeries& to) {
+  each_rank(to, [](const RankSeries& series) {
+    const Counters& counters = series.rank.counters;
+    if (counters.communication_measured()) series.add(kNs * static_cast<double>(counters.*Field));
+  });
+}
+
+double bytes_of(const CollectiveTotals& totals, double /*bus_factor*/) {
+  return static_cast<double>(totals.bytes);
+}
+double bus_bytes_of(const CollectiveTotals& totals, double bus_factor) {
+  return bus_factor * static_cast<double>(totals.bytes);
+}
+double seconds_of(const CollectiveTotals& totals, double /*bus_factor*/) {
+  return kNs * static_cast<double>(totals.ns);
+}
+
+// Of the kinds that were measured. A bandwidth is the rate of bytes divided by the rate of seconds.
+template <double (*Value)(const CollectiveTotals& totals, double bus_factor)>
+void of_collectives(const JobSeries& to) {
+  each_rank(to, [](const RankSeries& series) {
+    for (std::size_t i = 0; series.rank.resources && i < record::kCollectives; ++i) {
+      const CollectiveTotals& totals = series.rank.resources->collectives[i];
+      if (totals.ns == 0) continue;
+      const double factor = record::bus_factor(static_cast<record::Collective>(i), series.rank.identity.size);
+      series.stream.add(with(series.labels(), "collective", record::kCollectiveNames[i]),
+                        Value(totals, factor));
+    }
+  });
+}
+
+void add_phases(const JobSeries& to) {
+  each_rank(to, [](const RankSeries& series) {
+    const Labels labels = series.labels();
+    for (std::size_t phase = 0; phase < record::kPhases; ++phase) {
+      series.stream.add(with(labels, "phase", record::kPhaseNames[phase]),
+                        kNs * static_cast<double>(series.rank.counters.phase_ns[phase]));
+    }
+  });
+}
 
 // Compares ranks of this node only; lockstep:straggler_score:ratio (rules) compares the ranks of the whole
 // job.
-void set_straggler_scores(Job& job) {
+void add_straggler_scores(const JobSeries& to) {
   std::vector<double> own;
-  for (const RankRecord& rank : job.records->ranks) {
-    if (rank.own_seconds > 0) own.push_back(rank.own_seconds);
+  for (const Snapshot& rank : to.job.ranks) {
+    if (rank.recent_own_seconds > 0) own.push_back(rank.recent_own_seconds);
   }
-  if (own.empty()) return;
   const double middle = median(std::move(own));
-  for (std::size_t i = 0; i < job.ranks.size(); ++i) {
-    job.ranks[i].straggler_score = job.records->ranks[i].own_seconds / middle;
+  each_rank(to, [&](const RankSeries& series) {
+    if (series.rank.recent_own_seconds > 0) series.add(series.rank.recent_own_seconds / middle);
+  });
+}
+
+void add_info(const JobSeries& to) {
+  const record::Identity& first = to.job.ranks.front().identity;
+  // Users choose program names; anything but plain text would be hard to use in a query.
+  std::string program = first.program;
+  for (char& c : program) {
+    if (c < ' ' || c > '~' || c == '"' || c == '\\') c = '_';
+  }
+  Labels labels = with(to.labels, "user", to.job.user);
+  labels.push_back({"user_name", to.job.user_name});
+  labels.push_back({"program", std::move(program)});
+  labels.push_back({"ranks", std::to_string(first.size)});
+  to.stream.add(std::move(labels), 1);
+}
+
+// Skipped steps count as trained: a share that changes later would make counters fall.
+void add_goodput(const JobSeries& to) {
+  double trained = 0;
+  std::array<double, record::kLostTimes.size()> lost{};
+  for (const Snapshot& rank : to.job.ranks) {
+    if (rank.counters.steps == 0 || (rank.resources && rank.resources->first_step_ns == 0)) continue;
+    const std::int64_t end = rank.finished_unix_ns != 0 ? rank.finished_unix_ns : rank.last_unix_ns();
+    const record::Goodput goodput =
+        record::goodput_of(rank, static_cast<double>(end - rank.start_unix_ns) * kNs);
+    trained += goodput.seconds * (goodput.trained + goodput.skipped);
+    for (std::size_t i = 0; i < lost.size(); ++i)
+      lost.at(i) += goodput.seconds * (goodput.*record::kLostTimes.at(i).second);
+  }
+  const auto add = [&](std::string cause, double value) {
+    Labels labels = with(to.labels, "user_name", to.job.user_name);
+    labels.push_back({"cause", std::move(cause)});
+    to.stream.add(std::move(labels), value);
+  };
+  add("trained", trained);
+  for (std::size_t i = 0; i < lost.size(); ++i) {
+    std::string cause = record::kLostTimes.at(i).first;
+    std::replace(cause.begin(), cause.end(), ' ', '_');
+    if (cause != "skipped") add(std::move(cause), lost.at(i));
   }
 }
 
-class RankFamilies {
- public:
-  RankFamilies(const std::vector<JobRecords>& jobs, const std::string& node, FamilyStream& stream)
-      : stream_(stream) {
-    for (const JobRecords& records : jobs) {
-      if (records.ranks.empty()) continue;
-      const Labels on_node = labels_of(records.job, records.step, node);
-      Job& job = jobs_.emplace_back(Job{.records = &records, .labels = on_node, .ranks = {}});
-      for (const RankRecord& rank : records.ranks) {
-        const std::string number = std::to_string(rank.snapshot.identity.rank);
-        job.ranks.push_back({.snapshot = &rank.snapshot, .labels = with(on_node, "rank", number)});
-      }
-      set_straggler_scores(job);
+// The largest share of a cgroup's limit.
+void add_memory_share(const JobSeries& to) {
+  struct Use {
+    std::uint64_t own = 0;
+    std::uint64_t shared = 0;
+    std::uint64_t limit = 0;
+  };
+  std::map<std::uint64_t, Use> groups;
+  for (const Snapshot& rank : to.job.ranks) {
+    const auto& used = rank.resources;
+    if (!used || used->memory_limit_bytes == 0) continue;
+    Use& use = groups[used->memory_group];
+    use.own += used->memory_bytes -
+               std::min(used->memory_bytes, used->memory_file_bytes + used->memory_shared_bytes);
+    use.shared = std::max(use.shared, used->memory_shared_bytes);
+    use.limit = used->memory_limit_bytes;
+  }
+  double share = 0;
+  for (const auto& [group, use] : groups)
+    share = std::max(share, static_cast<double>(use.own + use.shared) / static_cast<double>(use.limit));
+  if (share > 0) to.add(share);
+}
+
+void add_granted_gpus(const JobSeries& to) {
+  std::uint64_t granted = 0;
+  for (const Snapshot& rank : to.job.ranks)
+    if (rank.resources) granted = std::max(granted, rank.resources->gpu.granted);
+  if (granted > 0) to.add(static_cast<double>(granted));
+}
+
+// One rank only: a series for each pair of ranks would be too many.
+std::optional<std::pair<int, double>> longest_wait(const JobRecords& job) {
+  std::map<int, double> waits;
+  for (const Snapshot& rank : job.ranks) {
+    for (const auto& [late, seconds] : rank.recent_waits) {
+      waits[late] += seconds / static_cast<double>(job.ranks.size());
     }
   }
+  return record::longest_wait(waits);
+}
 
-  void add_ranks() {
-    gauge("lockstep_rank_up", "1 while the rank's process runs, 0 after it has ended.",
-          [](const Rank& rank) { return std::optional(rank.snapshot->alive ? 1.0 : 0.0); });
-    stream_.family("lockstep_step_seconds", MetricType::Histogram, "Duration of training steps.");
-    each_rank([&](const Rank& rank) {
-      const Counters& counters = rank.snapshot->counters;
-      add_histogram(stream_, rank.labels, counters.step_histogram, counters.step_ns);
-    });
-    stream_.family("lockstep_phase_seconds_total", MetricType::Counter,
-                   "Time in each phase of the steps. The phases add up to the steps.");
-    each_rank([&](const Rank& rank) {
-      for (std::size_t phase = 0; phase < record::kPhases; ++phase) {
-        stream_.add(with(rank.labels, "phase", record::kPhaseNames[phase]),
-                    seconds(rank.snapshot->counters.phase_ns[phase]));
-      }
-    });
-    counter("lockstep_steps_total", "Training steps.", &Counters::steps);
-    counter("lockstep_tokens_total", "Tokens trained on, without padding.", &Counters::tokens);
-    counter("lockstep_samples_total", "Samples trained on.", &Counters::samples);
-    counter("lockstep_padding_tokens_total", "Padding tokens that were computed on.", &Counters::padding);
-    counter("lockstep_skipped_steps_total", "Steps that the loss scaler skipped.", &Counters::skipped_steps);
-    counter("lockstep_read_bytes_total", "Bytes that the loader read from packed files.",
-            &Counters::bytes_read);
-    add_resources();
-    add_gpus();
-    communication("lockstep_comm_transfer_seconds_total", "Communication, hidden behind computation or not.",
-                  &Counters::comm_transfer_ns);
-    communication("lockstep_comm_wait_seconds_total", "Waiting for a rank that joined a collective later.",
-                  &Counters::comm_wait_ns);
-    add_collectives();
-    gauge("lockstep_last_step_timestamp_seconds",
-          "When the last step ended or, before the first step, when the rank started.", [](const Rank& rank) {
-            return std::optional(static_cast<double>(rank.snapshot->last_unix_ns()) * kNs);
-          });
-    gauge("lockstep_loss_scale", "Factor of the loss scaler; 0 without a loss scaler.",
-          [](const Rank& rank) { return std::optional(rank.snapshot->counters.loss_scale); });
-    gauge(
-        "lockstep_straggler_score",
-        "Own time per step of the rank over the last 32 steps, divided by the median of the job's ranks on this node. Own time is the step without exposed communication.",
-        [](const Rank& rank) {
-          return rank.straggler_score > 0 ? std::optional(rank.straggler_score) : std::nullopt;
-        });
-  }
-
-  void add_jobs() {
-    stream_.family("lockstep_job_info", MetricType::Gauge,
-                   "A job step with ranks on this node: its user, program and number of ranks.");
-    for (const Job& job : jobs_) {
-      const record::Identity& first = job.ranks.front().snapshot->identity;
-      Labels labels = with(job.labels, "user", job.records->user);
-      labels.push_back({"user_name", job.records->user_name});
-      labels.push_back({"program", plain(first.program)});
-      labels.push_back({"ranks", std::to_string(first.size)});
-      stream_.add(std::move(labels), 1);
-    }
-    stream_.family(
-        "lockstep_job_seconds_total", MetricType::Counter,
-        "Time of the job's ranks on this node, from their start to their last step or their end, by its use: trained, or lost to a cause.");
-    for (const Job& job : jobs_) add_goodput(job);
-    stream_.family(
-        "lockstep_job_memory_ratio", MetricType::Gauge,
-        "Memory of the job's ranks on this node, divided by the limit of their cgroup or node. Files do not count, because the kernel gives them up first; memory that ranks share counts once.");
-    for (const Job& job : jobs_) {
-      if (const double share = memory_share(job); share > 0) stream_.add(job.labels, share);
-    }
-    stream_.family("lockstep_job_gpus_granted", MetricType::Gauge, "GPUs of this node that the job may use.");
-    for (const Job& job : jobs_) {
-      std::uint64_t granted = 0;
-      for (const Rank& rank : job.ranks)
-        if (rank.snapshot->resources) granted = std::max(granted, rank.snapshot->resources->gpu.granted);
-      if (granted > 0) stream_.add(job.labels, static_cast<double>(granted));
-    }
-    std::vector<std::optional<std::pair<int, double>>> waits;
-    for (const Job& job : jobs_) waits.push_back(longest_wait(job));
-    const auto each_wait = [&](const auto& value) {
-      for (std::size_t i = 0; i < jobs_.size(); ++i) {
-        if (waits[i]) stream_.add(jobs_[i].labels, value(*waits[i]));
-      }
-    };
-    stream_.family(
-        "lockstep_waited_for_seconds", MetricType::Gauge,
-        "Waiting per step over the last 32 steps, mean over the ranks on this node, for the rank that they waited for longest. Absent without waiting, or if it is not measured.");
-    each_wait([](const auto& wait) { return wait.second; });
-    stream_.family("lockstep_late_rank", MetricType::Gauge,
-                   "The rank that the ranks on this node waited for longest over the last 32 steps.");
-    each_wait([](const auto& wait) { return static_cast<double>(wait.first); });
-    stream_.family(
-        "lockstep_phase_duration_seconds", MetricType::Histogram,
-        "Time of a step in each phase, over all ranks of the job step on this node. A phase without any time is absent.");
-    for (const Job& job : jobs_) {
-      for (std::size_t phase = 0; phase < record::kPhases; ++phase) add_phase(job, phase);
-    }
-  }
-
- private:
-  template <typename Work>
-  void each_rank(const Work& work) const {
-    for (const Job& job : jobs_) {
-      for (const Rank& rank : job.ranks) work(rank);
-    }
-  }
-
-  template <typename Value>
-  void gauge(const char* name, const char* help, const Value& value) {
-    stream_.family(name, MetricType::Gauge, help);
-    each_rank([&](const Rank& rank) {
-      if (const std::optional<double> number = value(rank)) stream_.add(rank.labels, *number);
-    });
-  }
-
-  void counter(const char* name, const char* help, std::uint64_t Counters::*field) {
-    stream_.family(name, MetricType::Counter, help);
-    each_rank([&](const Rank& rank) {
-      stream_.add(rank.labels, static_cast<double>(rank.snapshot->counters.*field));
-    });
-  }
-
-  // Without a sample (in the first moments) a rank has none of these.
-  void add_resources() {
-    const auto family = [&](const char* name, MetricType type, const char* help, const auto& value) {
-      stream_.family(name, type, help);
-      each_rank([&](const Rank& rank) {
-        if (rank.snapshot->resources) stream_.add(rank.labels, value(*rank.snapshot->resources));
-      });
-    };
-    using record::Resources;
-    family("lockstep_cpu_user_seconds_total", MetricType::Counter,
-           "Processor time of the rank's process in the program, the loader's threads included.",
-           [](const Resources& used) { return seconds(used.user_ns); });
-    family("lockstep_cpu_system_seconds_total", MetricType::Counter,
-           "Processor time of the rank's process in the kernel, the loader's threads included.",
-           [](const Resources& used) { return seconds(used.system_ns); });
-    family("lockstep_loader_cpu_seconds_total", MetricType::Counter,
-           "Processor time of the loader's threads.",
-           [](const Resources& used) { return seconds(used.loader_user_ns + used.loader_system_ns); });
-    family("lockstep_skipped_samples_total", MetricType::Counter, "Damaged samples that the loader left out.",
-           [](const Resources& used) { return static_cast<double>(used.skipped_samples); });
-    family("lockstep_memory_bytes", MetricType::Gauge, "Resident memory of the rank's process.",
-           [](const Resources& used) { return static_cast<double>(used.memory_bytes); });
-    family("lockstep_memory_peak_bytes", MetricType::Gauge, "Maximum of the resident memory.",
-           [](const Resources& used) { return static_cast<double>(used.memory_peak_bytes); });
-    family("lockstep_memory_limit_bytes", MetricType::Gauge,
-           "Memory limit of the rank's cgroup, which may hold several ranks; else the node's memory.",
-           [](const Resources& used) { return static_cast<double>(used.memory_limit_bytes); });
-    family("lockstep_major_page_faults_total", MetricType::Counter,
-           "Pages of the process that were read from a disk.",
-           [](const Resources& used) { return static_cast<double>(used.major_faults); });
-    family("lockstep_process_read_bytes_total", MetricType::Counter,
-           "Bytes that read calls of the process returned.",
-           [](const Resources& used) { return static_cast<double>(used.read_bytes); });
-    family("lockstep_process_reads_total", MetricType::Counter, "Read calls of the process.",
-           [](const Resources& used) { return static_cast<double>(used.read_calls); });
-    family("lockstep_involuntary_switches_total", MetricType::Counter,
-           "Times that a thread of the process had to give its CPU to another one.",
-           [](const Resources& used) { return static_cast<double>(used.involuntary_switches); });
-  }
-
-  // Of the kinds that were measured. A bandwidth is the rate of bytes divided by the rate of seconds.
-  void add_collectives() {
-    const auto family = [&](const char* name, const char* help, const auto& value) {
-      stream_.family(name, MetricType::Counter, help);
-      each_rank([&](const Rank& rank) {
-        if (!rank.snapshot->resources) return;
-        for (std::size_t i = 0; i < record::kCollectives; ++i) {
-          const record::CollectiveTotals& totals = rank.snapshot->resources->collectives[i];
-          if (totals.ns == 0) continue;
-          const double factor =
-              record::bus_factor(static_cast<record::Collective>(i), rank.snapshot->identity.size);
-          stream_.add(with(rank.labels, "collective", record::kCollectiveNames[i]), value(totals, factor));
-        }
-      });
-    };
-    using record::CollectiveTotals;
-    family(
-        "lockstep_collective_bytes_total",
-        "Bytes of the step's collectives: divided by their seconds, NCCL's algorithm bandwidth.",
-        [](const CollectiveTotals& totals, double /*factor*/) { return static_cast<double>(totals.bytes); });
-    family(
-        "lockstep_collective_bus_bytes_total",
-        "These bytes times the factor for this number of ranks: divided by their seconds, NCCL's bus bandwidth.",
-        [](const CollectiveTotals& totals, double factor) {
-          return factor * static_cast<double>(totals.bytes);
-        });
-    family("lockstep_collective_seconds_total",
-           "Time in which the step's collectives moved data, without waiting for later ranks.",
-           [](const CollectiveTotals& totals, double /*factor*/) { return seconds(totals.ns); });
-  }
-
-  // Of ranks on a GPU that NVML shows. What the GPU does not tell is absent.
-  void add_gpus() {
-    const auto each_gpu = [&](const auto& work) {
-      each_rank([&](const Rank& rank) {
-        const auto& resources = rank.snapshot->resources;
-        if (resources && resources->gpu.sampled()) work(rank, resources->gpu);
-      });
-    };
-    stream_.family("lockstep_gpu_info", MetricType::Gauge, "The rank's GPU by its UUID.");
-    each_gpu([&](const Rank& rank, const record::Gpu& gpu) {
-      stream_.add(with(rank.labels, "uuid", record::uuid_text(gpu)), 1);
-    });
-    for (const GpuFamily& family : kGpuFamilies) {
-      stream_.family(family.name, family.type, family.help);
-      each_gpu([&](const Rank& rank, const record::Gpu& gpu) {
-        if (gpu.*family.known == 0) return;
-        stream_.add(rank.labels, family.unit * static_cast<double>(gpu.*family.value));
-      });
-    }
-  }
-
-  void communication(const char* name, const char* help, std::uint64_t Counters::*field) {
-    stream_.family(name, MetricType::Counter, help);
-    each_rank([&](const Rank& rank) {
-      const Counters& counters = rank.snapshot->counters;
-      if (counters.communication_measured()) stream_.add(rank.labels, seconds(counters.*field));
-    });
-  }
-
-  // One rank only: a series for each pair of ranks would be too many.
-  static std::optional<std::pair<int, double>> longest_wait(const Job& job) {
-    std::map<int, double> waits;
-    for (const RankRecord& rank : job.records->ranks) {
-      for (const auto& [late, seconds] : rank.waits) {
-        waits[late] += seconds / static_cast<double>(job.records->ranks.size());
-      }
-    }
-    return record::longest_wait(waits);
-  }
-
-  // The largest share of a cgroup's limit. 0: not known.
-  static double memory_share(const Job& job) {
-    struct Use {
-      std::uint64_t own = 0;
-      std::uint64_t shared = 0;
-      std::uint64_t limit = 0;
-    };
-    std::map<std::uint64_t, Use> groups;
-    for (const Rank& rank : job.ranks) {
-      const auto& used = rank.snapshot->resources;
-      if (!used || used->memory_limit_bytes == 0) continue;
-      Use& use = groups[used->memory_group];
-      use.own += used->memory_bytes -
-                 std::min(used->memory_bytes, used->memory_file_bytes + used->memory_shared_bytes);
-      use.shared = std::max(use.shared, used->memory_shared_bytes);
-      use.limit = used->memory_limit_bytes;
-    }
-    double share = 0;
-    for (const auto& [group, use] : groups)
-      share = std::max(share, static_cast<double>(use.own + use.shared) / static_cast<double>(use.limit));
-    return share;
-  }
-
-  // Skipped steps count as trained: a share that changes later would make counters fall.
-  void add_goodput(const Job& job) {
-    double trained = 0;
-    std::array<double, record::kLostTimes.size()> lost{};
-    for (const Rank& rank : job.ranks) {
-      const record::Snapshot& own = *rank.snapshot;
-      const std::optional<record::Resources>& resources = own.resources;
-      if (own.counters.steps == 0 || (resources && resources->first_step_ns == 0)) continue;
-      const std::int64_t end = own.finished_unix_ns != 0 ? own.finished_unix_ns : own.last_unix_ns();
-      const record::Goodput goodput =
-          record::goodput_of(own, static_cast<double>(end - own.start_unix_ns) * kNs);
-      trained += goodput.seconds * (goodput.trained + goodput.skipped);
-      for (std::size_t i = 0; i < lost.size(); ++i)
-        lost.at(i) += goodput.seconds * (goodput.*record::kLostTimes.at(i).second);
-    }
-    const auto add = [&](std::string cause, double value) {
-      Labels labels = with(job.labels, "user_name", job.records->user_name);
-      labels.push_back({"cause", std::move(cause)});
-      stream_.add(std::move(labels), value);
-    };
-    add("trained", trained);
-    for (std::size_t i = 0; i < lost.size(); ++i) {
-      std::string cause = record::kLostTimes.at(i).first;
-      std::replace(cause.begin(), cause.end(), ' ', '_');
-      if (cause != "skipped") add(std::move(cause), lost.at(i));
-    }
-  }
-
-  void add_phase(const Job& job, std::size_t phase) {
+void add_phase_histograms(const JobSeries& to) {
+  for (std::size_t phase = 0; phase < record::kPhases; ++phase) {
     record::Histogram counts{};
     std::uint64_t sum_ns = 0;
-    for (const Rank& rank : job.ranks) {
-      const Counters& counters = rank.snapshot->counters;
-      sum_ns += counters.phase_ns[phase];
-      for (std::size_t i = 0; i < counts.size(); ++i) counts[i] += counters.phase_histogram[phase][i];
+    for (const Snapshot& rank : to.job.ranks) {
+      sum_ns += rank.counters.phase_ns[phase];
+      for (std::size_t i = 0; i < counts.size(); ++i) counts[i] += rank.counters.phase_histogram[phase][i];
     }
     if (sum_ns > 0)
-      add_histogram(stream_, with(job.labels, "phase", record::kPhaseNames[phase]), counts, sum_ns);
+      add_histogram(to.stream, with(to.labels, "phase", record::kPhaseNames[phase]), counts, sum_ns);
   }
+}
 
-  FamilyStream& stream_;
-  std::vector<Job> jobs_;
+constexpr auto kCounter = MetricType::Counter;
+constexpr auto kGauge = MetricType::Gauge;
+
+struct Family {
+  const char* name;
+  MetricType type;
+  const char* help;
+  void (*add)(const JobSeries& to);
 };
+
+// In the order of the page.
+constexpr auto kFamilies = std::to_array<Family>(
+    {{"lockstep_rank_up", kGauge, "1 while the rank's process runs, 0 after it has ended.",
+      [](const JobSeries& to) {
+        each_rank(to, [](const RankSeries& series) { series.add(series.rank.alive ? 1 : 0); });
+      }},
+     {"lockstep_step_seconds", MetricType::Histogram, "Duration of training steps.",
+      [](const JobSeries& to) {
+        each_rank(to, [](const RankSeries& series) {
+          const Counters& counters = series.rank.counters;
+          add_histogram(series.stream, series.labels(), counters.step_histogram, counters.step_ns);
+        });
+      }},
+     {"lockstep_phase_seconds_total", kCounter,
+      "Time in each phase of the steps. The phases add up to the steps.", add_phases},
+     {"lockstep_steps_total", kCounter, "Training steps.", number<&Counters::steps>},
+     {"lockstep_tokens_total", kCounter, "Tokens trained on, without padding.", number<&Counters::tokens>},
+     {"lockstep_samples_total", kCounter, "Samples trained on.", number<&Counters::samples>},
+     {"lockstep_padding_tokens_total", kCounter, "Padding tokens that were computed on.",
+      number<&Counters::padding>},
+     {"lockstep_skipped_steps_total", kCounter, "Steps that the loss scaler skipped.",
+      number<&Counters::skipped_steps>},
+     {"lockstep_read_bytes_total", kCounter, "Bytes that the loader read from packed files.",
+      number<&Counters::bytes_read>},
+     {"lockstep_cpu_user_seconds_total", kCounter,
+      "Processor time of the rank's process in the program, the loader's threads included.",
+      number<&Resources::user_ns, kNs>},
+     {"lockstep_cpu_system_seconds_total", kCounter,
+      "Processor time of the rank's process in the kernel, the loader's threads included.",
+      number<&Resources::system_ns, kNs>},
+     {"lockstep_loader_cpu_seconds_total", kCounter, "Processor time of the loader's threads.",
+      [](const JobSeries& to) {
+        each_rank(to, [](const RankSeries& series) {
+          if (const auto& used = series.rank.resources)
+            series.add(kNs * static_cast<double>(used->loader_user_ns + used->loader_system_ns));
+        });
+      }},
+     {"lockstep_skipped_samples_total", kCounter, "Damaged samples that the loader left out.",
+      number<&Resources::skipped_samples>},
+     {"lockstep_memory_bytes", kGauge, "Resident memory of the rank's process.",
+      number<&Resources::memory_bytes>},
+     {"lockstep_memory_peak_bytes", kGauge, "Maximum of the resident memory.",
+      number<&Resources::memory_peak_bytes>},
+     {"lockstep_memory_limit_bytes", kGauge,
+      "Memory limit of the rank's cgroup, which may hold several ranks; else the node's memory.",
+      number<&Resources::memory_limit_bytes>},
+     {"lockstep_major_page_faults_total", kCounter, "Pages of the process that were read from a disk.",
+      number<&Resources::major_faults>},
+     {"lockstep_process_read_bytes_total", kCounter, "Bytes that read calls of the process returned.",
+      number<&Resources::read_bytes>},
+     {"lockstep_process_reads_total", kCounter, "Read calls of the process.", number<&Resources::read_calls>},
+     {"lockstep_involuntary_switches_total", kCounter,
+      "Times that a thread of the process had to give its CPU to another one.",
+      number<&Resources::involuntary_switches>},
+     {"lockstep_gpu_info", kGauge, "The rank's GPU by its UUID.",
+      [](const JobSeries& to) {
+        each_rank(to, [](const RankSeries& series) {
+          const auto& used = series.rank.resources;
+          if (used && used->gpu.sampled())
+            series.stream.add(with(series.labels(), "uuid", record::uuid_text(used->gpu)), 1);
+        });
+      }},
+     {"lockstep_gpu_memory_bytes", kGauge, "Memory of the rank's GPU in use, by all processes.",
+      of_gpu<&Gpu::memory_bytes, &Gpu::memory_total_bytes>},
+     {"lockstep_gpu_memory_total_bytes", kGauge, "Memory of the rank's GPU.",
+      of_gpu<&Gpu::memory_total_bytes, &Gpu::memory_total_bytes>},
+     {"lockstep_gpu_measured_seconds_total", kCounter,
+      "Time since the first step in which the rank's GPU was sampled.",
+      of_gpu<&Gpu::measured_ns, &Gpu::measured_ns, kNs>},
+     {"lockstep_gpu_busy_seconds_total", kCounter, "Part of it in which a kernel ran on the GPU.",
+      of_gpu<&Gpu::busy_ns, &Gpu::measured_ns, kNs>},
+     {"lockstep_gpu_slowed_seconds_total", kCounter,
+      "Part of it with lower clocks because of heat or of the power supply.",
+      of_gpu<&Gpu::slowed_ns, &Gpu::measured_ns, kNs>},
+     {"lockstep_gpu_power_capped_seconds_total", kCounter,
+      "Part of it with lower clocks because of the power limit.",
+      of_gpu<&Gpu::capped_ns, &Gpu::measured_ns, kNs>},
+     {"lockstep_gpu_sm_clock_hertz", kGauge, "Clock of the GPU's multiprocessors.",
+      of_gpu<&Gpu::sm_mhz, &Gpu::sm_mhz, kMega>},
+     {"lockstep_gpu_power_watts", kGauge, "Power that the GPU draws.",
+      of_gpu<&Gpu::power_mw, &Gpu::power_mw, kMilli>},
+     {"lockstep_gpu_energy_joules_total", kCounter, "Energy of the GPU since the rank uses it.",
+      of_gpu<&Gpu::energy_mj, &Gpu::energy_mj, kMilli>},
+     {"lockstep_gpu_ecc_corrected_errors", kGauge,
+      "Errors of the GPU's memory that were corrected since the driver was loaded.",
+      of_gpu<&Gpu::ecc_corrected, &Gpu::sm_mhz>},
+     {"lockstep_gpu_ecc_uncorrected_errors", kGauge,
+      "Errors of the GPU's memory that could not be corrected since the driver was loaded.",
+      of_gpu<&Gpu::ecc_uncorrected, &Gpu::sm_mhz>},
+     {"lockstep_gpu_xid_errors_total", kCounter,
+      "Critical errors of GPU or program (Xid) that the driver reported since the rank uses the GPU.",
+      of_gpu<&Gpu::xid_errors, &Gpu::sm_mhz>},
+     {"lockstep_gpu_allocator_retries_total", kCounter,
+      "Times that LibTorch's allocator got no memory and freed its unused blocks to get some.",
+      of_gpu<&Gpu::allocator_retries, &Gpu::memory_total_bytes>},
+     {"lockstep_gpu_allocator_unused_bytes", kGauge,
+      "Memory in the blocks of LibTorch's allocator that is not used.",
+      of_gpu<&Gpu::allocator_unused_bytes, &Gpu::memory_total_bytes>},
+     {"lockstep_comm_transfer_seconds_total", kCounter, "Communication, hidden behind computation or not.",
+      communication<&Counters::comm_transfer_ns>},
+     {"lockstep_comm_wait_seconds_total", kCounter, "Waiting for a rank that joined a collective later.",
+      communication<&Counters::comm_wait_ns>},
+     {"lockstep_collective_bytes_total", kCounter,
+      "Bytes of the step's collectives: divided by their seconds, NCCL's algorithm bandwidth.",
+      of_collectives<bytes_of>},
+     {"lockstep_collective_bus_bytes_total", kCounter,
+      "These bytes times the factor for this number of ranks: divided by their seconds, NCCL's bus bandwidth.",
+      of_collectives<bus_bytes_of>},
+     {"lockstep_collective_seconds_total", kCounter,
+      "Time in which the step's collectives moved data, without waiting for later ranks.",
+      of_collectives<seconds_of>},
+     {"lockstep_last_step_timestamp_seconds", kGauge,
+      "When the last step ended or, before the first step, when the rank started.",
+      [](const JobSeries& to) {
+        each_rank(to, [](const RankSeries& series) {
+          series.add(static_cast<double>(series.rank.last_unix_ns()) * kNs);
+        });
+      }},
+     {"lockstep_loss_scale", kGauge, "Factor of the loss scaler; 0 without a loss scaler.",
+      number<&Counters::loss_scale>},
+     {"lockstep_straggler_score", kGauge,
+      "Own time per step of the rank over the last 32 steps, divided by the median of the job's ranks on this node. Own time is the step without exposed communication.",
+      add_straggler_scores},
+     {"lockstep_job_info", kGauge,
+      "A job step with ranks on this node: its user, program and number of ranks.", add_info},
+     {"lockstep_job_seconds_total", kCounter,
+      "Time of the job's ranks on this node, from their start to their last step or their end, by its use: trained, or lost to a cause.",
+      add_goodput},
+     {"lockstep_job_memory_ratio", kGauge,
+      "Memory of the job's ranks on this node, divided by the limit of their cgroup or node. Files do not count, because the kernel gives them up first; memory that ranks share counts once.",
+      add_memory_share},
+     {"lockstep_job_gpus_granted", kGauge, "GPUs of this node that the job may use.", add_granted_gpus},
+     {"lockstep_waited_for_seconds", kGauge,
+      "Waiting per step over the last 32 steps, mean over the ranks on this node, for the rank that they waited for longest. Absent without waiting, or if it is not measured.",
+      [](const JobSeries& to) {
+        if (const auto wait = longest_wait(to.job)) to.add(wait->second);
+      }},
+     {"lockstep_late_rank", kGauge,
+      "The rank that the ranks on this node waited for longest over the last 32 steps.",
+      [](const JobSeries& to) {
+        if (const auto wait = longest_wait(to.job)) to.add(static_cast<double>(wait->first));
+      }},
+     {"lockstep_phase_duration_seconds", MetricType::Histogram,
+      "Time of a step in each phase, over all ranks of the job step on this node. A phase without any time is absent.",
+      add_phase_histograms}});
 
 }  // namespace
 
 std::size_t series_per_rank() {
-  return kBounds + 3 + record::kPhases + 23 + 3 * record::kCollectives + 1 + kGpuFamilies.size();
+  constexpr std::size_t kSingle = 38;  // families of ranks with one series
+  return kBounds + 3 + record::kPhases + 3 * record::kCollectives + kSingle;
 }
 
 Labels labels_of(const std::string& job, const std::string& step, const std::string& node) {
   return {{"job_id", job}, {"step_id", step}, {"node", node}};
 }
 
+Labels with(const Labels& labels, std::string_view name, std::string_view value) {
+  Labels more;
+  more.reserve(labels.size() + 1);
+  more = labels;
+  more.push_back({std::string(name), std::string(value)});
+  return more;
+}
+
+void FamilyStream::family(std::string_view name, MetricType type, std::string_view help) {
+  finish();
+  family_.name = name;
+  family_.type = type;
+  family_.help = help;
+}
+
+void FamilyStream::add(Labels labels, double value) {
+  prometheus::ClientMetric& metric = family_.metric.emplace_back();
+  metric.label = std::move(labels);
+  (family_.type == MetricType::Counter ? metric.counter.value : metric.gauge.value) = value;
+}
+
+void FamilyStream::add(Labels labels, std::span<const double> bounds,
+                       std::span<const std::uint64_t> cumulative, double sum) {
+  prometheus::ClientMetric& metric = family_.metric.emplace_back();
+  metric.label = std::move(labels);
+  metric.histogram.sample_count = cumulative.back();
+  metric.histogram.sample_sum = sum;
+  metric.histogram.bucket.reserve(cumulative.size());
+  for (std::size_t i = 0; i < cumulative.size(); ++i) {
+    metric.histogram.bucket.push_back(
+        {.cumulative_count = cumulative[i],
+         .upper_bound = i < bounds.size() ? bounds[i] : std::numeric_limits<double>::infinity()});
+  }
+}
+
+void FamilyStream::finish() {
+  if (!family_.metric.empty()) sink_(std::exchange(family_, {}));
+}
+
 void stream_rank_families(const std::vector<JobRecords>& jobs, const std::string& node,
                           FamilyStream& stream) {
-  RankFamilies families(jobs, node, stream);
-  families.add_ranks();
-  families.add_jobs();
+  for (const Family& family : kFamilies) {
+    stream.family(family.name, family.type, family.help);
+    for (const JobRecords& job : jobs) {
+      if (!job.ranks.empty()) family.add({stream, job, labels_of(job.job, job.step, node)});
+    }
+  }
 }
 
 }  // namespace lockstep::exporter

@@ -32,13 +32,13 @@ BasicAuth::BasicAuth(std::map<std::string, std::string> users) : users_(std::mov
   if (required()) thread_ = std::thread([this] { run(); });
 }
 
-std::optional<Verdict> BasicAuth::check(const std::string& name, const std::string& password,
-                                        const std::string& client, Clock::time_point now) {
+std::optional<Access> BasicAuth::check(const std::string& name, const std::string& password,
+                                       const std::string& client, Clock::time_point now) {
   const std::lock_guard lock(mutex_);
   const auto remembered = accepted_.find(name);
-  if (remembered != accepted_.end() && equal(remembered->second, password)) return Verdict::accepted;
+  if (remembered != accepted_.end() && equal(remembered->second, password)) return Access::accepted;
   std::erase_if(next_try_, [&](const auto& entry) { return entry.second <= now; });
-  if (stopped_ || next_try_.contains(client) || waiting_.contains(client)) return Verdict::too_many;
+  if (stopped_ || next_try_.contains(client) || waiting_.contains(client)) return Access::too_many;
   return std::nullopt;
 }
 
@@ -54,15 +54,15 @@ void BasicAuth::hash(const std::string& name, const std::string& password, const
       return;
     }
   }
-  done(Verdict::too_many);
+  done(Access::too_many);
 }
 
-Verdict BasicAuth::verdict(const Try& attempt) const {
+Access BasicAuth::verdict(const Try& attempt) const {
   const auto user = users_.find(attempt.name);
   const bool exists = user != users_.end();
   // The hash of another user takes the same time.
   const std::string& hash = exists ? user->second : users_.begin()->second;
-  return matches(attempt.password, hash) && exists ? Verdict::accepted : Verdict::refused;
+  return matches(attempt.password, hash) && exists ? Access::accepted : Access::refused;
 }
 
 void BasicAuth::run() {
@@ -76,9 +76,9 @@ void BasicAuth::run() {
     tries_.pop_front();
     const Clock::time_point next = Clock::now() + kBetweenTries;
     lock.unlock();
-    const Verdict result = verdict(attempt);
+    const Access result = verdict(attempt);
     lock.lock();
-    if (result == Verdict::accepted) accepted_[attempt.name] = attempt.password;
+    if (result == Access::accepted) accepted_[attempt.name] = attempt.password;
     waiting_.erase(attempt.client);
     lock.unlock();
     attempt.done(result);
@@ -96,7 +96,7 @@ void BasicAuth::stop() {
     changed_.notify_one();
   }
   if (thread_.joinable()) thread_.join();
-  for (const Try& attempt : left) attempt.done(Verdict::too_many);
+  for (const Try& attempt : left) attempt.done(Access::too_many);
 }
 
 }  // namespace lockstep::exporter

@@ -17,12 +17,12 @@
 
 namespace lockstep::exporter {
 
-enum class Verdict { accepted, refused, too_many };
+enum class Access { accepted, refused, too_many };
 
 class BasicAuth {
  public:
   using Clock = std::chrono::steady_clock;
-  using Done = std::function<void(Verdict)>;
+  using Done = std::function<void(Access)>;
 
   explicit BasicAuth(std::map<std::string, std::string> users);
   ~BasicAuth() { stop(); }
@@ -33,8 +33,8 @@ class BasicAuth {
 
   /// The verdict if it needs no hash: the password was right before, or this client may not try one now. A client may try
   /// one password a second, and only one at a time. nullopt: call hash(). Call it only if required().
-  std::optional<Verdict> check(const std::string& name, const std::string& password,
-                               const std::string& client, Clock::time_point now);
+  std::optional<Access> check(const std::string& name, const std::string& password, const std::string& client,
+                              Clock::time_point now);
 
   /// Computes the verdict on another thread, and gives it to `done` there. All clients together get four a second, in the
   /// order in which they came: a client that guesses delays another one by at most one. An unknown name takes as long as
@@ -54,7 +54,7 @@ class BasicAuth {
   };
 
   void run();
-  Verdict verdict(const Try& attempt) const;
+  Access verdict(const Try& attempt) const;
 
   const std::map<std::string, std::string> users_;
   std::mutex mutex_;

@@ -252,7 +252,7 @@ void free_page(void* page) {
 
 // The state of a request between the calls of its handler: a password may take a while.
 struct Request {
-  std::optional<Verdict> verdict;
+  std::optional<Access> verdict;
 };
 
 // Whether the client's certificate is one of our authorities'.
@@ -382,9 +382,9 @@ class HttpServer::State {
     // Before the limit, so that clients without a password do not use it up.
     if (auth_->required()) {
       if (!request.verdict && !check_password(connection, client, now, request)) return MHD_YES;
-      if (*request.verdict == Verdict::refused)
+      if (*request.verdict == Access::refused)
         return send(connection, MHD_HTTP_UNAUTHORIZED, "name or password is wrong\n");
-      if (*request.verdict == Verdict::too_many) return send(connection, 429, "too many passwords\n");
+      if (*request.verdict == Access::too_many) return send(connection, 429, "too many passwords\n");
     }
     if (!limit_.take(client, now)) return send(connection, 429, "too many requests\n");
     if (method != "GET" && method != "HEAD") return send(connection, 405, "only GET\n");
@@ -406,10 +406,10 @@ class HttpServer::State {
         MHD_basic_auth_get_username_password(connection, &cleartext), free_text);
     const std::unique_ptr<char, void (*)(char*)> password(cleartext, free_text);
     request.verdict =
-        name && password ? auth_->check(name.get(), password.get(), client, now) : Verdict::refused;
+        name && password ? auth_->check(name.get(), password.get(), client, now) : Access::refused;
     if (request.verdict) return true;
     MHD_suspend_connection(connection);
-    auth_->hash(name.get(), password.get(), client, now, [connection, &request](Verdict verdict) {
+    auth_->hash(name.get(), password.get(), client, now, [connection, &request](Access verdict) {
       request.verdict = verdict;
       MHD_resume_connection(connection);
     });

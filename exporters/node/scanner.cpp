@@ -12,6 +12,7 @@
 #include "common/error.h"
 #include "common/files.h"
 #include "common/leaf/text.h"
+#include "exporters/record/reader.h"
 
 namespace lockstep::exporter {
 namespace {
@@ -138,9 +139,9 @@ void Scanner::scan_job(int folder, User& user, const std::string& name, ScanResu
   }
   const JobName parsed = *parse_job_name(name);
   JobRecords job{.user = user.name, .job = parsed.job, .step = parsed.step, .ranks = {}};
-  std::vector<RankRecord> ended;
+  std::vector<record::Snapshot> ended;
   for (const std::string& file : names_in(fd.get(), limits_.files_per_user * kLookedAt)) {
-    const std::optional<int> rank = rank_of(file);
+    const std::optional<int> rank = record::rank_of(file);
     if (!rank) continue;
     if (user.looked_at == limits_.files_per_user * kLookedAt || user.served == limits_.files_per_user ||
         served_ == limits_.files) {
@@ -149,16 +150,16 @@ void Scanner::scan_job(int folder, User& user, const std::string& name, ScanResu
     }
     ++user.looked_at;
     try {
-      RankRecord record = read_rank_record(fd.get(), file, *rank);
-      const auto same_rank = [&](const RankRecord& other) {
-        return other.snapshot.identity.rank == *rank;  // rank-3.record and rank-000003.record
+      record::Snapshot snapshot = record::read_without_steps(fd.get(), file, *rank);
+      const auto same_rank = [&](const record::Snapshot& other) {
+        return other.identity.rank == *rank;  // rank-3.record and rank-000003.record
       };
       if (std::any_of(job.ranks.begin(), job.ranks.end(), same_rank) ||
           std::any_of(ended.begin(), ended.end(), same_rank)) {
         throw record::RecordError("the rank has two records");
       }
-      const bool served = is_still_served(fmt::format("{}/{}/{}", user.name, name, file), record.snapshot);
-      (served ? job.ranks : ended).push_back(std::move(record));
+      const bool served = is_still_served(fmt::format("{}/{}/{}", user.name, name, file), snapshot);
+      (served ? job.ranks : ended).push_back(std::move(snapshot));
       if (!served) continue;
       ++user.served;
       ++served_;
@@ -169,7 +170,7 @@ void Scanner::scan_job(int folder, User& user, const std::string& name, ScanResu
   }
   serve_ended(std::move(ended), user, job);
   std::sort(job.ranks.begin(), job.ranks.end(),
-            [](const auto& a, const auto& b) { return a.snapshot.identity.rank < b.snapshot.identity.rank; });
+            [](const auto& a, const auto& b) { return a.identity.rank < b.identity.rank; });
   std::optional<StagingRecord> staging;
   try {
     staging = read_staging_record(fd.get(), "staging.json");
@@ -192,12 +193,11 @@ void Scanner::scan_job(int folder, User& user, const std::string& name, ScanResu
 
 // Serves all ranks of a step as long as one of them is served, because the histograms over all ranks must not fall. A
 // record of a run of another size is from an earlier run.
-void Scanner::serve_ended(std::vector<RankRecord> ended, User& user, JobRecords& job) {
+void Scanner::serve_ended(std::vector<record::Snapshot> ended, User& user, JobRecords& job) {
   if (job.ranks.empty()) return;
-  const int size = job.ranks.front().snapshot.identity.size;
-  for (RankRecord& rank : ended) {
-    if (rank.snapshot.identity.size != size || user.served == limits_.files_per_user ||
-        served_ == limits_.files) {
+  const int size = job.ranks.front().identity.size;
+  for (record::Snapshot& rank : ended) {
+    if (rank.identity.size != size || user.served == limits_.files_per_user || served_ == limits_.files) {
       continue;
     }
     job.ranks.push_back(std::move(rank));

@@ -17,8 +17,8 @@
 #include <vector>
 
 #include "common/leaf/unique_fd.h"
-#include "exporters/families/rank_record.h"
-#include "exporters/node/staging_record.h"
+#include "exporters/families/rank_families.h"
+#include "exporters/staging_record.h"
 
 namespace lockstep::exporter {
 
@@ -66,7 +66,7 @@ class Scanner {
   void lock_root();
   void scan_user(int folder, const std::string& user, ScanResult& result);
   void scan_job(int folder, User& user, const std::string& name, ScanResult& result);
-  void serve_ended(std::vector<RankRecord> ended, User& user, JobRecords& job);
+  void serve_ended(std::vector<record::Snapshot> ended, User& user, JobRecords& job);
   bool staging_is_served(int folder, const JobRecords& job) const;
   bool is_still_served(const std::string& key, const record::Snapshot& snapshot);
   void report_once(const std::string& job_folder, const std::string& what, ScanResult& result);

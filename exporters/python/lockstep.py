@@ -79,12 +79,11 @@ _LAUNCHERS = (
 )
 
 
-def _number(name):
-    text = os.environ.get(name) or "0"
-    try:
-        return int(text)
-    except ValueError:
-        raise ValueError(f"the environment variable {name} is not an integer: {text!r}") from None
+def _number(name, limit=2**31):
+    text = (os.environ.get(name) or "0").strip()
+    if not text.isdecimal() or len(text) > 20 or int(text) >= limit:
+        raise ValueError(f"the environment variable {name} is not an integer in 0..{limit - 1}: {text[:80]!r}")
+    return int(text)
 
 
 def _job_of_launcher():
@@ -101,9 +100,9 @@ class _Identity:
         found = next((names for names in _LAUNCHERS
                       if all(os.environ.get(name) or name == "LOCAL_RANK" for name in names)), None)
         self.rank, self.size, self.local_rank = [_number(name) for name in found] if found else (0, 1, 0)
-        self.job = _number("SLURM_JOB_ID") or _job_of_launcher()
+        self.job = _number("SLURM_JOB_ID", 2**63) or _job_of_launcher()
         step = os.environ.get("SLURM_STEP_ID", "")
-        self.step = int(step) if step.isdigit() and int(step) < 2**32 else 0
+        self.step = int(step) if step.isdecimal() and int(step) < 2**32 else 0
         self.node = os.environ.get("SLURMD_NODENAME") or os.uname().nodename
         self.program = os.path.basename(sys.argv[0]) if sys.argv else ""
 
@@ -121,7 +120,7 @@ class _Identity:
 
 def _name(text):
     """The longest beginning of whole characters that fits the record."""
-    return text.encode()[:63].decode(errors="ignore").encode()
+    return text.encode(errors="replace")[:63].decode(errors="ignore").encode()  # bytes that are not UTF-8 become "?"
 
 
 def _write_new(path, fill, publish=os.rename):
@@ -140,8 +139,8 @@ def _write_new(path, fill, publish=os.rename):
         os.close(fd)
 
 
-def _lock(fd):
-    fcntl.fcntl(fd, fcntl.F_OFD_SETLK, struct.pack("@hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
+def _lock(fd):  # Python of conda lacks the name F_OFD_SETLK
+    fcntl.fcntl(fd, getattr(fcntl, "F_OFD_SETLK", 37), struct.pack("@hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
 
 
 def _mapped(fd):
@@ -172,18 +171,16 @@ def _replace_unless_live(temporary, path):
 class _Record:
     """The rank's file, as exporters/record/writer.h writes it; without a folder only memory, for the copy at the end."""
 
-    def __init__(self, identity, folder):
+    def __init__(self, identity, folder, report):
         self.identity = identity
-        self.folder = folder
+        self.folder, self.report = (os.path.abspath(path) if path else None for path in (folder, report))  # chdir may follow
         # Stores through a view of 8-byte words are single stores; struct.pack_into would write byte by byte.
         self.memory = self._make_file() if folder else self._fill(None)
         self.words = memoryview(self.memory).cast("Q")
         self.totals = array.array("Q", bytes(_COUNTERS_WORDS * 8))
         self.totals[_FROM_PYTHON] = 1
-        self.sampled_ns = 0
-        self.copy_due_ns = 0
+        self.sampled_ns = self.copy_due_ns = 0
         self.fence_lock = threading.Lock()
-        self.fence_lock.acquire()
 
     def _make_file(self):
         # Independent programs in one step may each be rank 0 of 1: then each takes the next free rank.
@@ -256,9 +253,10 @@ class _Record:
         self._fence()  # the next copy must not become visible before this number, which readers check last
 
     def _fence(self):
-        # Stores stay before a release and after an acquire. x86 would keep their order anyway.
-        self.fence_lock.release()
-        self.fence_lock.acquire()
+        # Stores stay before a release and after an acquire. A signal's handler may have raised an exception between the two.
+        if self.fence_lock.locked():
+            self.fence_lock.release()
+        self.fence_lock.acquire(blocking=False)
 
     def finish(self):
         self.words[_PHASE] = len(PHASES)
@@ -268,13 +266,12 @@ class _Record:
 
     def save(self):
         """Copies what is recorded so far to $LOCKSTEP_REPORT_DIR; from any thread."""
-        folder = os.environ.get("LOCKSTEP_REPORT_DIR")
         try:
-            if folder and self.words is not None:
-                self._copy_to(os.path.abspath(folder))
+            if self.report and self.words is not None:
+                self._copy_to(self.report)
         except OSError as error:
-            _print_once(f"{self.identity} cannot copy its record to LOCKSTEP_REPORT_DIR: {error.strerror}: check that {folder} is "
-                        "a folder that this user may write to, with space")
+            _print_once(f"{self.identity} cannot copy its record to LOCKSTEP_REPORT_DIR: {error.strerror}: check that {self.report} "
+                        "is a folder that this user may write to, with space")
 
     def _copy_to(self, folder):
         content = bytes(self.memory)  # at once: no step ends meanwhile
@@ -294,7 +291,7 @@ class _Record:
 def _proc(name):
     """The numbers of a file in /proc/self; empty if it cannot be read."""
     try:
-        with open(f"/proc/self/{name}") as file:
+        with open(f"/proc/self/{name}", errors="replace") as file:  # a process may have any name
             lines = (line.split(":", 1) for line in file)
             return {key: int(text.split()[0]) for key, text in lines if text.split()[:1] and text.split()[0].isdigit()}
     except OSError:
@@ -308,8 +305,8 @@ def _write_all(fd, content):
 
 def _print(line):
     try:
-        print(f"lockstep: {line}", file=sys.stderr, flush=True)
-    except OSError:  # a closed or full standard error
+        print(f"lockstep: {line}", file=sys.stderr or sys.__stderr__, flush=True)
+    except Exception:  # a closed or full standard error, or one that the program has replaced
         pass
 
 
@@ -325,19 +322,20 @@ def _print_once(line):
 def _make_record():
     """The rank's record, or None after a line that says why there is none and what to do."""
     wanted = os.environ.get("LOCKSTEP_METRICS") or "on"
-    if wanted == "off":
+    worker = getattr(sys.modules.get("torch.utils.data"), "get_worker_info", lambda: None)  # also one that is not forked
+    if wanted == "off" or worker():
         return None
-    folder = os.environ.get("LOCKSTEP_RECORD")
+    folder, report = os.environ.get("LOCKSTEP_RECORD"), os.environ.get("LOCKSTEP_REPORT_DIR")
     identity = None
     try:
         identity = _Identity()
         if wanted != "on":
             raise ValueError(f"LOCKSTEP_METRICS='{wanted}' must be on or off")
-        if os.environ.get("LOCKSTEP_REPORT_DIR") and identity.local_rank == 0:
+        if report and identity.local_rank == 0:
             with contextlib.suppress(ImportError):
                 importlib.import_module("lockstep_report_dir").check(identity, _print)
-        if folder or os.environ.get("LOCKSTEP_REPORT_DIR"):
-            return _Record(identity, os.path.abspath(folder) if folder else None)
+        if folder or report:
+            return _Record(identity, folder, report)
         if identity.rank == 0:
             _print("step times are not recorded, because LOCKSTEP_RECORD is not set: submit the job with --metrics=on, or set "
                    "LOCKSTEP_REPORT_DIR to a folder for the report")
@@ -346,7 +344,7 @@ def _make_record():
         if isinstance(error, ValueError):
             _print(f"{where} cannot record its step times: {error}")
         else:
-            _print(f"{where} cannot record its step times in {folder or os.environ.get('LOCKSTEP_REPORT_DIR')}: {error}: check "
+            _print(f"{where} cannot record its step times in {folder or report}: {error}: check "
                    "that the folder exists, is this user's, and has space")
     return None
 
@@ -356,8 +354,7 @@ class _Timer:
 
     def __init__(self, record):
         self.record = record
-        self.outer = []  # of the open phases
-        self.current = _OTHER
+        self.outer, self.current = [], _OTHER  # outer: of the open phases
         self.begun = False  # the first phase, or begin_step(), begins the first step
         self.phase_ns = [0] * len(PHASES)
         self.step_begin = self.mark = time.monotonic_ns()
@@ -393,7 +390,8 @@ class _Timer:
         record, self.record = self.record, None
         if not record:
             return
-        if not hasattr(sys, "last_type"):  # set if an exception ends the program: then this rank has not finished
+        error = sys.exc_info()[1]  # of a process of multiprocessing; of other programs the last_type
+        if not hasattr(sys, "last_type") and not getattr(error, "code", error):  # else this rank has not finished
             record.finish()
         record.save()
         record.close()
@@ -413,8 +411,10 @@ def _this_timer():
     if _timer is None:
         _timer = _Timer(_make_record())
         atexit.register(_timer.finish)
+        if processes := sys.modules.get("multiprocessing.util"):  # those that it starts call no atexit
+            processes.Finalize(None, _timer.finish, exitpriority=0)
         os.register_at_fork(after_in_child=_timer.forget)
-        if _timer.record and os.environ.get("LOCKSTEP_REPORT_DIR"):
+        if _timer.record and _timer.record.report:
             with contextlib.suppress(ImportError, OSError, ValueError):  # this file alone; not the main thread
                 importlib.import_module("lockstep_report_dir").SignalWatch(_timer.record.save)
     return _timer
@@ -490,9 +490,9 @@ def end_step(tokens=0, samples=0, padding=0):
 
 
 def _count(name, value):
-    with contextlib.suppress(TypeError, ValueError, OverflowError):
+    with contextlib.suppress(Exception):  # a tensor has its own
         count = int(value)
         if 0 <= count < 2**63:
             return count
-    _print_once(f"end_step({name}={value!r}) counts as 0: {name} must be a whole number from 0 on")
+    _print_once(f"end_step({name}={' '.join(repr(value).split())[:80]}) counts as 0: {name} must be a whole number from 0 on")
     return 0

@@ -22,6 +22,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 
 import numpy
 
@@ -156,11 +157,12 @@ class BatchSampler:
                 os.ftruncate(fd, 0)  # the tool holds it for the whole epoch
                 os.close(fd)
         try:
-            if header:
+            if header.endswith(b"\n"):  # else it was killed
                 header = json.loads(header)
                 self._planned_size = {"step-tokens": header["step_tokens"], "stretch": header["step_stretch"]}
             for line in tool.stdout:
-                yield json.loads(line)
+                if line.endswith(b"\n"):
+                    yield json.loads(line)
             said = tool.stderr.read().decode(errors="replace").strip()
             if tool.wait() != 0:
                 for fd, name in files.items():
@@ -228,6 +230,9 @@ def _memory_file(numbers):
         fd = os.memfd_create("lockstep", os.MFD_CLOEXEC | _MFD_NOEXEC_SEAL)
     except OSError:
         fd = os.memfd_create("lockstep")
+    except AttributeError:  # Python of conda, made for an older glibc
+        with tempfile.TemporaryFile() as file:
+            fd = os.dup(file.fileno())
     with os.fdopen(os.dup(fd), "wb") as file:
         file.write(numbers)
     return fd

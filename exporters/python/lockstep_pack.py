@@ -95,9 +95,11 @@ class _TarPack:
         self.parts = tables.take(_PART, parts)
         self.string_begin = tables.take("<u8", shards + kinds + self.samples + 1)
         self.strings = tables.take("<u1", strings)
-        if tables.at + 16 != size or len(tables.content) != size or not self._consistent():
+        if tables.at + 16 != size or len(tables.content) != size or not self._consistent(kinds):
             tables.damaged()
         self.files = [(f"{folder}/{self._string(shard)}", size) for shard, size in enumerate(self.shards["size"].tolist())]
+        if any("\0" in name for name, _ in self.files):
+            tables.damaged()
         # A map holds a descriptor. It ends when it is not among the last ones that were read.
         most = max(1, min(256, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 8))
         self.map = functools.lru_cache(most)(_map_shard)
@@ -105,9 +107,13 @@ class _TarPack:
         # Tokens are in a sample's first part.
         self.lengths = self.parts["size"][self.first_part[:-1]] // self.token_bytes if self.token_bytes else None
 
-    def _consistent(self):
+    def _consistent(self, kinds):
         parts, begins = self.parts, self.first_part
+        if self.token_bytes not in (0, 2, 4) or (parts["kind"] >= kinds).any():
+            return False
         if begins[0] != 0 or begins[-1] != len(parts) or (begins[1:] <= begins[:-1]).any() or (parts["shard"] >= len(self.shards)).any():
+            return False
+        if self.token_bytes and (parts["size"][begins[:-1]] % self.token_bytes).any():
             return False
         sizes = self.shards["size"][parts["shard"]]
         return ((parts["size"] <= sizes) & (parts["offset"] <= sizes - parts["size"])).all()
@@ -141,8 +147,8 @@ class _Megatron:
         self.offsets = tables.take("<i8", self.samples)
         tables.take("<i8", documents)
         self.tokens = _map(f"{prefix}.bin")
-        ends = self.offsets + self.lengths.astype("<i8") * self.type.itemsize
-        if self.lengths.min(initial=0) < 0 or self.offsets.min(initial=0) < 0 or ends.max(initial=0) > len(self.tokens):
+        last = len(self.tokens) - self.lengths.astype("<i8") * self.type.itemsize  # where each one may begin
+        if self.lengths.min(initial=0) < 0 or self.offsets.min(initial=0) < 0 or (self.offsets > last).any():
             raise Error(f"{prefix}.bin has {len(self.tokens)} bytes, which do not match {prefix}.idx: copy both again")
 
     def key(self, number):

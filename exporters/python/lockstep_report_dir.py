@@ -109,5 +109,5 @@ class SignalWatch:
 
 def caught_signals():
     """The signals that have a handler, as bits from that of signal 1 on."""
-    with open("/proc/self/status") as file:
+    with open("/proc/self/status", errors="replace") as file:
         return next((int(line.split()[1], 16) for line in file if line.startswith("SigCgt:")), 0)

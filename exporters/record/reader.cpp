@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <charconv>
 #include <cstring>
 
 namespace lockstep::record {
@@ -153,6 +154,31 @@ Snapshot Reader::read(std::size_t last_steps) const {
   std::erase_if(snapshot.steps, [&](const Step& step) {
     return step.index < std::max(begin, oldest_whole) || step.index >= end;
   });
+  const std::span recent = std::span(snapshot.steps).last(std::min(snapshot.steps.size(), kRecentSteps));
+  std::uint64_t own_ns = 0;
+  for (const Step& step : recent) own_ns += step.own_ns();
+  if (!recent.empty())
+    snapshot.recent_own_seconds = static_cast<double>(own_ns) * 1e-9 / static_cast<double>(recent.size());
+  snapshot.recent_waits = waits_by_rank(recent);
+  return snapshot;
+}
+
+std::optional<int> rank_of(std::string_view file) {
+  constexpr std::string_view kPrefix = "rank-";
+  constexpr std::string_view kSuffix = ".record";
+  if (!file.starts_with(kPrefix) || !file.ends_with(kSuffix)) return std::nullopt;
+  if (file.size() <= kPrefix.size() + kSuffix.size()) return std::nullopt;
+  file = file.substr(kPrefix.size(), file.size() - kPrefix.size() - kSuffix.size());
+  int rank = 0;
+  const auto [end, error] = std::from_chars(file.data(), file.data() + file.size(), rank);
+  if (error != std::errc() || end != file.data() + file.size() || rank < 0) return std::nullopt;
+  return rank;
+}
+
+Snapshot read_without_steps(int folder, const std::string& file, int rank) {
+  Snapshot snapshot = Reader(folder, file).read(kRecentSteps);
+  if (snapshot.identity.rank != rank) throw RecordError("its rank and its name differ");
+  snapshot.steps = {};
   return snapshot;
 }
 

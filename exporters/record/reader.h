@@ -8,7 +8,9 @@
 
 #include <cstddef>
 #include <filesystem>
+#include <optional>
 #include <string>
+#include <string_view>
 
 #include "exporters/record/snapshot.h"
 
@@ -42,5 +44,12 @@ class Reader {
   Header header_;
   Identity identity_;
 };
+
+/// The rank of "rank-000003.record"; nullopt for any other name.
+std::optional<int> rank_of(std::string_view file);
+
+/// Reads the record `file`, whose name is that of `rank`, in an open folder. Without its last steps: with a thousand ranks
+/// they would take most of the memory. Throws RecordError.
+Snapshot read_without_steps(int folder, const std::string& file, int rank);
 
 }  // namespace lockstep::record

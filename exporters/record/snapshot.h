@@ -4,9 +4,12 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
+#include <span>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "exporters/record/layout.h"
@@ -57,6 +60,16 @@ struct LoaderWork {
 /// "GPU-" and five groups of hexadecimal digits, as nvidia-smi -L prints it.
 std::string uuid_text(const Gpu& gpu);
 
+/// How long a rank waited, in seconds per step, by the rank that it waited for. A step counts for the rank that it waited
+/// for longest. Empty if there was no waiting, or if it was not measured.
+std::map<int, double> waits_by_rank(std::span<const Step> steps);
+
+/// The rank with the longest of these waits, and its seconds; of equal ones the first rank. None without waits.
+std::optional<std::pair<int, double>> longest_wait(const std::map<int, double>& waits);
+
+/// The number of last steps that "now" means, for the exporter and lockstep-top.
+inline constexpr std::size_t kRecentSteps = 32;
+
 /// A consistent view of one rank's record: all counters belong to the same step.
 struct Snapshot {
   Identity identity;
@@ -67,6 +80,8 @@ struct Snapshot {
   Counters counters;
   std::optional<Resources> resources;  ///< none before the first sample
   std::vector<Step> steps;             ///< the last steps, oldest first
+  double recent_own_seconds = 0;       ///< per step, mean of the last kRecentSteps of `steps`: Step::own_ns()
+  std::map<int, double> recent_waits;  ///< of the same steps: waits_by_rank()
   std::optional<Phase> doing;          ///< the current phase of the rank
   std::uint64_t doing_since_ns = 0;    ///< CLOCK_MONOTONIC
   std::int64_t finished_unix_ns = 0;   ///< 0: it has not finished

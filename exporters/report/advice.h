@@ -9,34 +9,34 @@
 #include <vector>
 
 #include "exporters/report/balance.h"
-#include "exporters/report/memory.h"
 #include "exporters/report/stragglers.h"
 #include "exporters/report/verdict.h"
 
 namespace lockstep::report {
 
 struct Advice {
-  std::string rule;     ///< its name in the documentation
-  std::string finding;  ///< a sentence with the number
-  std::string remedy;   ///< a sentence with the command, option or line of code
+  std::string rule;           ///< its name in the documentation
+  std::optional<Bound> part;  ///< of the step, which the remedy makes shorter
+  std::string finding;        ///< a sentence with the number
+  std::string remedy;         ///< a sentence with the command, option or line of code
 
   std::string text() const { return finding + " " + remedy; }
 };
 
 /// All that a report says about a run. The rules read the members before `advice`.
-struct Findings {
+struct Diagnosis {
   Stragglers late{};
   std::vector<MemoryUse> memory{};
   std::optional<Verdict> verdict{};  ///< none if no step has ended on all ranks
   std::optional<Balance> balance{};  ///< none if it is not known
-  std::vector<Advice> advice{};      ///< empty if nothing stands out
-  bool python = false;               ///< the job is in Python, so remedies are too
+  bool python = false;           ///< lockstep.py wrote the records of all ranks, so remedies are in Python
+  std::vector<Advice> advice{};  ///< empty if nothing stands out
 };
 
 /// One pass over the steps of all ranks.
-Findings find_all(const Run& run);
+Diagnosis diagnose(const Run& run);
 
 /// The texts of `found.advice`, at least one: if nothing stands out, the numbers that show this.
-std::vector<std::string> advise(const Run& run, const Findings& found);
+std::vector<std::string> advise(const Run& run, const Diagnosis& found);
 
 }  // namespace lockstep::report

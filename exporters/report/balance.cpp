@@ -6,7 +6,6 @@
 #include <cmath>
 
 #include "common/cost_fit.h"
-#include "exporters/report/advice.h"
 
 namespace lockstep::report {
 namespace {
@@ -113,20 +112,13 @@ std::optional<Balance> find_balance(const Run& run, const std::vector<StepRow>& 
   return balance;
 }
 
-std::optional<Advice> advice_on(const Balance& balance) {
-  if (!balance.supported) return std::nullopt;
+std::vector<std::string> cost_texts(const Balance& balance) {
   const double by = times(balance.fitted_ratio, balance.cost_ratio);
   const std::string change =
       std::isinf(balance.fitted_ratio) || std::isinf(balance.cost_ratio) || balance.fitted_ratio <= 0
           ? ""
           : fmt::format(": a should be {:.2g} times as large beside b", by);
-  return Advice{
-      "cost",
-      fmt::format(
-          "Cost: the plan promised that the slowest rank works {:.3f} times as long as the mean rank, but its forward and backward take {:.3f} times as long; the cost that fits the measured times best explains {:.3f}.",
-          balance.promised, balance.measured, balance.fitted),
-      fmt::format("Set plan.cost = {} instead of {}{}.", cost_text(rounded(balance.fitted_ratio)),
-                  cost_text(balance.cost_ratio), change)};
+  return {cost_text(rounded(balance.fitted_ratio)), cost_text(balance.cost_ratio), change};
 }
 
 std::string balance_line(const Balance& balance) {

@@ -8,12 +8,11 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <vector>
 
-#include "exporters/report/step_rows.h"
+#include "exporters/report/run.h"
 
 namespace lockstep::report {
-
-struct Advice;  // advice.h
 
 /// The slowest rank's work ÷ the mean rank's, means over steps.
 struct Balance {
@@ -29,8 +28,9 @@ struct Balance {
 /// None if the ranks' work was not planned by our loader, or too few steps are known. `rows` are common_steps(run).
 std::optional<Balance> find_balance(const Run& run, const std::vector<StepRow>& rows);
 
-/// None unless another cost would help.
-std::optional<Advice> advice_on(const Balance& balance);
+/// The cost that fits and the plan's, as an option of the plan, and how much they differ: "{2300, 1}", "{768, 1}", ": a
+/// should be 3 times as large beside b".
+std::vector<std::string> cost_texts(const Balance& balance);
 
 /// "balance: …", a line of the report.
 std::string balance_line(const Balance& balance);

@@ -7,7 +7,6 @@
 
 #include "common/output.h"
 #include "common/tool.h"
-#include "exporters/report/compare.h"
 #include "exporters/report/find.h"
 #include "exporters/report/page.h"
 #include "exporters/report/run.h"

@@ -8,9 +8,7 @@
 #include "common/units.h"
 #include "exporters/report/advice.h"
 #include "exporters/report/picture.h"
-#include "exporters/report/resource_view.h"
-#include "exporters/report/straggler_view.h"
-#include "exporters/report/svg.h"
+#include "exporters/report/rank_tables.h"
 #include "exporters/report/text.h"
 #include "exporters/report/verdict.h"
 
@@ -104,15 +102,14 @@ std::string staging(const Run& run) {
   std::string html =
       "<table><tr><th class=\"name\">node</th><th class=\"name\">source</th><th>in the cache?</th><th>size</th><th>read from the source</th><th>from other nodes</th><th>time</th></tr>\n";
   for (const auto& node : run.staging) {
-    const std::string state = exporter::name(node.state);
+    const std::string state = name(node.state);
     if (node.sources.empty()) {
       html += fmt::format(
           "<tr><td class=\"name\">{}</td><td></td><td>{}</td><td></td><td></td><td></td><td></td></tr>\n",
           escape(node.node), state);
     }
     for (const auto& source : node.sources) {
-      const std::string cache =
-          node.state == exporter::StagingState::done ? (source.hit ? "hit" : "miss") : state;
+      const std::string cache = node.state == StagingState::done ? (source.hit ? "hit" : "miss") : state;
       html += fmt::format(
           "<tr><td class=\"name\">{}</td><td class=\"name\">{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>\n",
           escape(node.node), escape(source.source), cache, format_bytes(source.bytes),
@@ -135,7 +132,7 @@ std::string to_html(const Run& run) {
   std::string html = page_begin(title(run), circumstances_line(run));
   html +=
       "<p class=\"note swipe\">Pictures and tables are wider than this screen: swipe them sideways.</p>\n";
-  const Findings found = find_all(run);
+  const Diagnosis found = diagnose(run);
   html += numbers(run) + "<div class=\"advice\">";
   const auto verdict = verdict_lines(run, found);
   for (std::size_t i = 0; i < verdict.size(); ++i) {

@@ -1,10 +1,16 @@
 #include "exporters/report/run.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <map>
 #include <tuple>
+#include <utility>
 
 #include "common/error.h"
 #include "common/leaf/text.h"
+#include "common/process.h"
+#include "common/units.h"
 #include "exporters/record/reader.h"
 
 namespace lockstep::report {
@@ -17,6 +23,14 @@ using record::Snapshot;
 // In nanoseconds. Times of files may be earlier than the clock, by a tick of the kernel or on a file server.
 constexpr std::int64_t kFileTimesLag = 1'000'000'000;
 
+// The first steps of a job are slower.
+constexpr std::uint64_t kFirstSteps = 2;
+constexpr std::size_t kFewSteps = 8;
+
+// The peak of memory is at least this share of the limit.
+constexpr double kMemoryFull = 0.90;
+constexpr double kMemoryFullOfDead = 0.80;  // the last sample may be a second old
+
 bool is_record(const fs::path& path) {
   return path.extension() == ".record";
 }
@@ -26,10 +40,10 @@ bool is_staging(const fs::path& path) {
 }
 
 void load_staging(const fs::path& path, Run& run) {
-  auto staging = exporter::read_staging_record(path);
+  auto staging = read_staging_record(path);
   if (!staging) return;
   staging->node = printable(staging->node);
-  for (exporter::StagedSource& source : staging->sources) source.source = printable(source.source);
+  for (StagedSource& source : staging->sources) source.source = printable(source.source);
   run.staging.push_back(std::move(*staging));
 }
 
@@ -173,6 +187,72 @@ double tokens_per_second(const Run& run) {
     longest_ns = std::max(longest_ns, rank.counters.step_ns);
   }
   return longest_ns == 0 ? 0 : static_cast<double>(tokens) * 1e9 / static_cast<double>(longest_ns);
+}
+
+double cpus_used(const Snapshot& rank) {
+  if (!rank.resources || rank.resources->sampled_ns <= rank.start_monotonic_ns) return 0;
+  return static_cast<double>(rank.resources->user_ns + rank.resources->system_ns) /
+         static_cast<double>(rank.resources->sampled_ns - rank.start_monotonic_ns);
+}
+
+std::vector<StepRow> common_steps(const Run& run) {
+  std::map<std::uint64_t, StepRow> rows;
+  for (const record::Snapshot& rank : run.ranks) {
+    for (const record::Step& step : rank.steps) rows[step.index].push_back(&step);
+  }
+  std::vector<StepRow> common;
+  for (auto& [index, row] : rows) {
+    if (row.size() == run.ranks.size()) common.push_back(std::move(row));
+  }
+  if (common.size() > kFewSteps) {
+    std::erase_if(common, [](const StepRow& row) { return row.front()->index < kFirstSteps; });
+  }
+  return common;
+}
+
+std::vector<MemoryUse> memory_use(const Run& run) {
+  using Key = std::pair<std::string, std::uint64_t>;
+  std::map<Key, MemoryUse> groups;
+  std::map<Key, std::uint64_t> shared;
+  for (const Snapshot& rank : run.ranks) {
+    if (!rank.resources || rank.resources->memory_limit_bytes == 0) continue;
+    const Key key{rank.identity.node, rank.resources->memory_group};
+    MemoryUse& use = groups[key];
+    use.node = rank.identity.node;
+    use.ranks.push_back(rank.identity.rank);
+    const record::Resources& used = *rank.resources;
+    // The limit counts pages of files too, but the kernel gives them up first. Ranks of a node map each other's buckets.
+    use.peak += used.memory_peak_bytes -
+                std::min(used.memory_peak_bytes, used.memory_file_bytes + used.memory_shared_bytes);
+    shared[key] = std::max(shared[key], used.memory_shared_bytes);
+    use.limit = rank.resources->memory_limit_bytes;
+    use.buffers += rank.resources->loader_buffer_bytes;
+    use.of_group = rank.resources->memory_group != 0;
+    use.died = use.died || (!rank.alive && rank.finished_unix_ns == 0);
+  }
+  std::vector<MemoryUse> uses;
+  for (auto& [key, use] : groups) {
+    use.peak += shared[key];
+    uses.push_back(std::move(use));
+  }
+  std::stable_sort(uses.begin(), uses.end(),
+                   [](const auto& a, const auto& b) { return a.share() > b.share(); });
+  return uses;
+}
+
+std::string to_text(const MemoryUse& use) {
+  const std::string ranks = use.ranks.size() == 1
+                                ? fmt::format("{} uses", rank_name(use.ranks.front(), use.node))
+                                : fmt::format("the {} ranks on {} use", use.ranks.size(), use.node);
+  const std::string batches =
+      use.buffers == 0 ? "" : fmt::format("; the loader's batches at most {}", format_bytes(use.buffers));
+  return fmt::format("{} up to {} of the {} of {} ({:.0f} %{})", ranks, format_bytes(use.peak),
+                     format_bytes(use.limit), use.of_group ? "the job's cgroup" : "the node",
+                     100 * use.share(), batches);
+}
+
+bool is_full(const MemoryUse& use) {
+  return use.share() >= (use.died ? kMemoryFullOfDead : kMemoryFull);
 }
 
 }  // namespace lockstep::report

@@ -8,8 +8,6 @@
 
 #include "common/median.h"
 #include "common/process.h"
-#include "exporters/record/waits.h"
-#include "exporters/report/step_rows.h"
 
 namespace lockstep::report {
 namespace {
@@ -129,9 +127,9 @@ std::string phases_that_differ(const Difference& late, double threshold_ms) {
   return phases;
 }
 
-class Analysis {
+class Search {
  public:
-  Analysis(const Run& run, const std::vector<StepRow>& rows) : run_(run), rows_(rows) {
+  Search(const Run& run, const std::vector<StepRow>& rows) : run_(run), rows_(rows) {
     for (const StepRow& row : rows_) {
       std::vector<double> own;
       for (const Step* step : row) own.push_back(milliseconds(step->own_ns()));
@@ -439,7 +437,7 @@ class Analysis {
 }  // namespace
 
 Stragglers find_stragglers(const Run& run, const std::vector<StepRow>& rows) {
-  return Analysis(run, rows).take();
+  return Search(run, rows).take();
 }
 
 std::string who(const Straggler& straggler) {

@@ -17,7 +17,7 @@
 #include <string>
 #include <vector>
 
-#include "exporters/report/step_rows.h"
+#include "exporters/report/run.h"
 
 namespace lockstep::report {
 

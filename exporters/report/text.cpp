@@ -4,14 +4,16 @@
 
 #include <algorithm>
 #include <ctime>
+#include <utility>
+#include <vector>
 
 #include "common/leaf/text.h"
+#include "common/median.h"
 #include "common/process.h"
 #include "common/tool.h"
 #include "common/units.h"
 #include "exporters/report/advice.h"
-#include "exporters/report/resource_view.h"
-#include "exporters/report/straggler_view.h"
+#include "exporters/report/rank_tables.h"
 #include "exporters/report/verdict.h"
 
 namespace lockstep::report {
@@ -20,11 +22,11 @@ namespace {
 using record::Phase;
 using record::Snapshot;
 
-std::string staging_line(const exporter::StagingRecord& staging) {
+std::string staging_line(const StagingRecord& staging) {
   const std::size_t hits = staging.hits();
   const std::size_t misses = staging.sources.size() - hits;
   const char* result = misses == 0 ? "hit" : (hits == 0 ? "miss" : "in part");
-  if (staging.state != exporter::StagingState::done) result = exporter::name(staging.state);
+  if (staging.state != StagingState::done) result = name(staging.state);
   return fmt::format("  {:<12} {:<8} {:>10} in {:<9} {:>10} read from the source, {} from peers\n",
                      staging.node, result, format_bytes(staging.done()), format_seconds(staging.seconds()),
                      format_bytes(staging.from_source()), format_bytes(staging.from_peers()));
@@ -79,7 +81,7 @@ std::string waiting(const Snapshot& rank) {
 std::string to_text(const Run& run) {
   std::size_t node_width = 4;
   for (const Snapshot& rank : run.ranks) node_width = std::max(node_width, rank.identity.node.size());
-  const Findings found = find_all(run);
+  const Diagnosis found = diagnose(run);
   std::string text =
       fmt::format("{} · {} · {} tokens/s\n", title(run), state(run), format_count(tokens_per_second(run)));
   for (const std::string& line : verdict_lines(run, found)) text += line + "\n";
@@ -110,6 +112,45 @@ std::string to_text(const Run& run) {
 }
 
 namespace {
+
+using Figures = std::vector<std::pair<std::string, double>>;  // in the order of the table
+
+template <typename Figure>
+double mean(const Run& run, const Figure& figure) {
+  double sum = 0;
+  for (const Snapshot& rank : run.ranks) sum += figure(rank);
+  return sum / static_cast<double>(run.ranks.size());
+}
+
+Figures figures_of(const Run& run) {
+  Figures figures;
+  figures.emplace_back("tokens_per_second", tokens_per_second(run));
+  figures.emplace_back("step_ms", mean(run, step_milliseconds));
+  for (std::size_t i = 0; i < record::kPhases; ++i) {
+    const auto phase = static_cast<record::Phase>(i);
+    figures.emplace_back(std::string(record::kPhaseNames[i]) + "_ms",
+                         mean(run, [&](const Snapshot& rank) { return phase_milliseconds(rank, phase); }));
+  }
+  std::vector<double> own;
+  for (const Snapshot& rank : run.ranks) own.push_back(own_milliseconds(rank));
+  const double middle = median(own);
+  figures.emplace_back("slowest_to_median",
+                       middle > 0 ? *std::max_element(own.begin(), own.end()) / middle : 0);
+  double tokens = 0;
+  double padding = 0;
+  for (const Snapshot& rank : run.ranks) {
+    tokens += static_cast<double>(rank.counters.tokens);
+    padding += static_cast<double>(rank.counters.padding);
+  }
+  figures.emplace_back("padding_share", tokens + padding > 0 ? padding / (tokens + padding) : 0);
+  return figures;
+}
+
+nlohmann::json object_of(const Figures& figures) {
+  nlohmann::json object;
+  for (const auto& [name, value] : figures) object[name] = value;
+  return object;
+}
 
 // null if it was not measured.
 nlohmann::json communication(const Snapshot& rank, std::uint64_t ns) {
@@ -145,7 +186,7 @@ nlohmann::json to_json(const Run& run) {
   nlohmann::json staging = nlohmann::json::array();
   for (const auto& node : run.staging) {
     staging.push_back({{"node", node.node},
-                       {"state", exporter::name(node.state)},
+                       {"state", name(node.state)},
                        {"bytes", node.bytes()},
                        {"from_source", node.from_source()},
                        {"from_peers", node.from_peers()},
@@ -153,7 +194,7 @@ nlohmann::json to_json(const Run& run) {
                        {"misses", node.sources.size() - node.hits()},
                        {"seconds", node.seconds()}});
   }
-  const Findings found = find_all(run);
+  const Diagnosis found = diagnose(run);
   const Circumstances when = circumstances(run);
   nlohmann::json rules = nlohmann::json::array();
   for (const Advice& advice : found.advice) {
@@ -172,6 +213,30 @@ nlohmann::json to_json(const Run& run) {
   json["restarts"] = restarts_json(run.restarts);
   json.update(verdict_json(run, found));
   return json;
+}
+
+std::string comparison_text(const Run& run, const Run& baseline) {
+  const Figures now = figures_of(run);
+  const Figures before = figures_of(baseline);
+  std::string text = fmt::format("{}\ncompared with {}\n\n{:<18} {:>12} {:>12} {:>9}\n", title(run),
+                                 title(baseline), "mean over ranks", "run", "baseline", "change");
+  for (std::size_t i = 0; i < now.size(); ++i) {
+    const double change = 100 * (now[i].second / before[i].second - 1);
+    text += fmt::format("{:<18} {:>12.3f} {:>12.3f} {:>9}\n", now[i].first, now[i].second, before[i].second,
+                        before[i].second == 0 ? "-" : fmt::format("{:+.1f} %", change));
+  }
+  return text;
+}
+
+nlohmann::json comparison_json(const Run& run, const Run& baseline) {
+  const Figures now = figures_of(run);
+  const Figures before = figures_of(baseline);
+  nlohmann::json change;
+  for (std::size_t i = 0; i < now.size(); ++i) {
+    change[now[i].first] =
+        before[i].second == 0 ? nlohmann::json() : nlohmann::json(now[i].second / before[i].second - 1);
+  }
+  return {{"run", object_of(now)}, {"baseline", object_of(before)}, {"change", std::move(change)}};
 }
 
 }  // namespace lockstep::report

@@ -1,4 +1,5 @@
-// The report as a table for a terminal, and as JSON for programs.
+// The report as a table for a terminal, and as JSON for programs; and a comparison of two runs: where the time of a step
+// changed.
 //
 // Threads: safe from any.
 #pragma once
@@ -33,5 +34,11 @@ std::string state(const Run& run);
 
 /// The time that a rank waited for others, in milliseconds per step; "-" if it was not measured.
 std::string waiting(const record::Snapshot& rank);
+
+/// A table: each figure of the run, of the baseline, and the change in percent.
+std::string comparison_text(const Run& run, const Run& baseline);
+
+/// {"run":{"step_ms":…,…},"baseline":{…},"change":{"step_ms":-0.12,…}}; a change without a baseline is null.
+nlohmann::json comparison_json(const Run& run, const Run& baseline);
 
 }  // namespace lockstep::report

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -120,15 +119,6 @@ std::array<double, kResourceNames.size()> if_twice(const Verdict& verdict, const
           verdict.step_ms - part(Bound::imbalance) / 2};
 }
 
-constexpr std::array<std::array<std::string_view, 9>, kBounds> kRules = {{
-    {"gpu-unused", "gpu-throttled", "cpu-limit", "padding", "optimizer", "slower-than-before"},
-    {"staging-failed", "data-not-staged", "data-cpus", "small-reads", "read-twice", "data-workers",
-     "data-rank", "data-in-turns", "host-to-device"},
-    {"network-rank", "network-slower", "communication"},
-    {"checkpoint", "checkpoint-rank", "long-steps", "no-phase"},
-    {"cost", "uneven-input", "uneven-steps", "slow-rank", "slow-in-turns"},
-}};
-
 constexpr std::array<const char*, kBounds> kRemedies = {
     "bfloat16 (lockstep::Autocast) where the processor has it, more ranks, or faster processors.",
     "Give the loader more workers (#SBATCH --pin=auto,workers=4) and more batches ahead (LoaderOptions{.batches_ahead = 8}).",
@@ -145,10 +135,9 @@ constexpr std::array<const char*, kBounds> kPythonRemedies = {
     "Give the ranks equal cost: lockstep.BatchSampler(lengths, cap=…, cost=(10 * width, 1)).",
 };
 
-std::string remedy(const Verdict& verdict, Bound part, const Findings& found) {
-  const auto& rules = kRules.at(static_cast<std::size_t>(part));
+std::string remedy(const Verdict& verdict, Bound part, const Diagnosis& found) {
   for (const Advice& one : found.advice) {
-    if (std::find(rules.begin(), rules.end(), one.rule) != rules.end()) return one.remedy;
+    if (one.part == part) return one.remedy;
   }
   const std::string text = (found.python ? kPythonRemedies : kRemedies).at(static_cast<std::size_t>(part));
   if (part != Bound::compute) return text;
@@ -220,7 +209,7 @@ std::string bound_line(const Verdict& verdict) {
   return line;
 }
 
-std::vector<std::string> verdict_lines(const Run& run, const Findings& found) {
+std::vector<std::string> verdict_lines(const Run& run, const Diagnosis& found) {
   std::vector<std::string> lines;
   for (const Advice& advice : found.advice) {
     if (advice.rule == "memory-full") lines.push_back(advice.text());
@@ -248,7 +237,7 @@ std::vector<std::string> verdict_lines(const Run& run, const Findings& found) {
   return lines;
 }
 
-nlohmann::json verdict_json(const Run& run, const Findings& found) {
+nlohmann::json verdict_json(const Run& run, const Diagnosis& found) {
   nlohmann::json json = {{"bound_by", nullptr}, {"bound_share", nullptr}, {"goodput", nullptr}};
   const std::optional<Verdict>& verdict = found.verdict;
   if (!verdict) return json;

@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "exporters/record/goodput.h"
-#include "exporters/report/step_rows.h"
+#include "exporters/report/run.h"
 
 namespace lockstep::report {
 
@@ -63,11 +63,11 @@ std::string bound_line(const Verdict& verdict);
 
 /// The lines that a report begins with: a memory fault if there is one, the bound and what is beside it with a remedy for
 /// each, the steps that are possible, and goodput.
-struct Findings;  // advice.h
-std::vector<std::string> verdict_lines(const Run& run, const Findings& found);
+struct Diagnosis;  // advice.h
+std::vector<std::string> verdict_lines(const Run& run, const Diagnosis& found);
 
 /// {"bound_by":…,"bound_share":…,"bound_parts_ms":{…},"step_ms_if_twice":{…},"goodput":…,"goodput_seconds":…,
 ///  "goodput_lost":{…},"goodput_job":…}; null where it is not known.
-nlohmann::json verdict_json(const Run& run, const Findings& found);
+nlohmann::json verdict_json(const Run& run, const Diagnosis& found);
 
 }  // namespace lockstep::report

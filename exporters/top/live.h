@@ -1,11 +1,14 @@
-// The ranks of a job as they are now: means over each rank's last steps, where a report shows means over the whole
-// run.
+// The ranks of a job as they are now, as a table and as JSON: means over each rank's last steps, where a report shows
+// means over the whole run.
 //
 // Threads: values; functions are safe from any.
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
+#include <limits>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -14,9 +17,6 @@
 #include "exporters/report/verdict.h"
 
 namespace lockstep::top {
-
-/// The last steps of a rank that are averaged; the exporter's straggler score uses as many.
-inline constexpr std::size_t kLastSteps = 32;
 
 /// A rank over its last steps. Times in milliseconds per step; all 0 before the first step.
 struct LiveRank {
@@ -49,7 +49,21 @@ struct Live {
   std::vector<std::string> notes;
 };
 
-/// `run` needs the last kLastSteps steps only. `now_ns` is CLOCK_MONOTONIC.
+/// `run` needs the last record::kRecentSteps steps only. `now_ns` is CLOCK_MONOTONIC.
 Live measure(const report::Run& run, std::uint64_t now_ns);
+
+/// The space for the table, and whether a terminal shows it.
+struct Space {
+  std::size_t columns = std::numeric_limits<std::size_t>::max();
+  std::size_t rows = std::numeric_limits<std::size_t>::max();
+  bool colours = false;
+};
+
+/// The lines of the table, cut to `space`. Phases that took no time on any rank have no column. If there are more
+/// ranks than rows, those with the longest own time are shown. With colours, the heading is bold, a rank that works
+/// 15 % longer than the median rank is red, and one that does not run is dim.
+std::vector<std::string> to_lines(const Live& live, const Space& space);
+
+nlohmann::json to_json(const Live& live);
 
 }  // namespace lockstep::top

@@ -1,28 +1,166 @@
 // lockstep-top: shows the ranks of a job live in a terminal, from their records on this node.
 
 #include <fmt/format.h>
+#include <poll.h>
+#include <signal.h>  // NOLINT(modernize-deprecated-headers): sigset_t
+#include <sys/ioctl.h>
+#include <sys/signalfd.h>
+#include <termios.h>
 #include <unistd.h>
 
+#include <array>
+#include <cerrno>
+#include <chrono>
 #include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "common/clock.h"
 #include "common/environment.h"
 #include "common/error.h"
+#include "common/files.h"
 #include "common/tool.h"
 #include "exporters/report/find.h"
 #include "exporters/top/live.h"
-#include "exporters/top/screen.h"
-#include "exporters/top/table.h"
 
 namespace lockstep::top {
 namespace {
 
 constexpr std::chrono::seconds kRefresh{1};
+constexpr std::string_view kEnter = "\x1b[?1049h\x1b[?25l";  // the other screen, no cursor
+constexpr std::string_view kLeave = "\x1b[?25h\x1b[?1049l";
+constexpr std::string_view kHome = "\x1b[H";
+constexpr std::string_view kRestOfLine = "\x1b[K";
+constexpr std::string_view kRestOfScreen = "\x1b[J";
+
+// Shows changing lines on the whole terminal, as top does. Restores the user's screen, cursor and settings in the
+// destructor, at a stop (Ctrl-Z), and at every signal that can be caught.
+//
+// Threads: main's thread, while it is the only one: the signals are blocked in this thread and read from a file
+// descriptor.
+class Screen {
+ public:
+  /// Takes over the terminal of standard output; reads keys from standard input if that is a terminal too. Throws
+  /// Error if the kernel refuses.
+  Screen();
+  ~Screen() { leave(); }
+  Screen(const Screen&) = delete;
+  Screen& operator=(const Screen&) = delete;
+
+  struct Size {
+    std::size_t columns = 80;
+    std::size_t rows = 24;
+  };
+  Size size() const;
+
+  /// Replaces the whole content. The lines must fit: a longer one would wrap. Throws Error if the terminal is gone.
+  void show(const std::vector<std::string>& lines) const;
+
+  /// Waits for `time`, or until the size changes. Returns false if the user has pressed q or Ctrl-C, or a signal asks
+  /// the program to end.
+  bool wait(std::chrono::milliseconds time);
+
+ private:
+  enum class Event { none, redraw, end };
+  void enter() const;
+  void leave() const noexcept;
+  Event read_signal() const;
+  Event read_key();
+
+  UniqueFd signals_;
+  std::optional<termios> settings_;  // before; none if there is no keyboard
+  bool keyboard_ = false;
+};
+
+UniqueFd take_signals() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGTSTP, SIGWINCH}) sigaddset(&signals, signal);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  UniqueFd fd(::signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
+  if (!fd) fail_errno("cannot wait for signals");
+  return fd;
+}
+
+Screen::Screen() : signals_(take_signals()) {
+  termios settings = {};
+  if (::tcgetattr(STDIN_FILENO, &settings) == 0) settings_ = settings;
+  keyboard_ = settings_.has_value();
+  enter();
+}
+
+Screen::Size Screen::size() const {
+  winsize size = {};
+  if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0 || size.ws_row == 0) return {};
+  return {.columns = size.ws_col, .rows = size.ws_row};
+}
+
+void Screen::enter() const {
+  if (settings_) {
+    termios keys = *settings_;
+    keys.c_lflag &= ~static_cast<tcflag_t>(ICANON | ECHO);  // keys at once and unseen; Ctrl-C stays a signal
+    ::tcsetattr(STDIN_FILENO, TCSANOW, &keys);
+  }
+  write_all(STDOUT_FILENO, kEnter, "the terminal");
+}
+
+void Screen::leave() const noexcept {
+  (void)!::write(STDOUT_FILENO, kLeave.data(), kLeave.size());
+  if (settings_) ::tcsetattr(STDIN_FILENO, TCSANOW, &*settings_);
+}
+
+void Screen::show(const std::vector<std::string>& lines) const {
+  std::string text(kHome);
+  for (std::size_t i = 0; i < lines.size(); ++i) {
+    if (i > 0) text += "\r\n";
+    text.append(lines[i]).append(kRestOfLine);
+  }
+  write_all(STDOUT_FILENO, text.append(kRestOfScreen), "the terminal");
+}
+
+bool Screen::wait(std::chrono::milliseconds time) {
+  using Clock = std::chrono::steady_clock;
+  const Clock::time_point end = Clock::now() + time;
+  for (;;) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - Clock::now());
+    if (left.count() <= 0) return true;
+    std::array<pollfd, 2> ready = {
+        pollfd{.fd = signals_.get(), .events = POLLIN, .revents = 0},
+        pollfd{.fd = keyboard_ ? STDIN_FILENO : -1, .events = POLLIN, .revents = 0}};
+    if (::poll(ready.data(), ready.size(), static_cast<int>(left.count())) < 0 && errno != EINTR) {
+      fail_errno("cannot wait for keys");
+    }
+    Event event = ready[0].revents != 0 ? read_signal() : Event::none;
+    if (event == Event::none && ready[1].revents != 0) event = read_key();
+    if (event != Event::none) return event == Event::redraw;
+  }
+}
+
+Screen::Event Screen::read_signal() const {
+  signalfd_siginfo signal = {};
+  if (::read(signals_.get(), &signal, sizeof(signal)) != sizeof(signal)) return Event::none;
+  if (signal.ssi_signo == SIGWINCH) return Event::redraw;
+  if (signal.ssi_signo != SIGTSTP) return Event::end;
+  leave();
+  ::raise(SIGSTOP);
+  enter();
+  return Event::redraw;
+}
+
+Screen::Event Screen::read_key() {
+  char key = 0;
+  if (::read(STDIN_FILENO, &key, 1) != 1) {
+    keyboard_ = false;  // its end; if the terminal is gone, SIGHUP says so
+    return Event::none;
+  }
+  return key == 'q' || key == 'Q' ? Event::end : Event::none;
+}
 
 // Looks again each time: steps of the job begin and end.
 Live look(const std::filesystem::path& records) {
-  return measure(report::load(report::find_records(records, report::Prefer::live), kLastSteps),
+  return measure(report::load(report::find_records(records, report::Prefer::live), record::kRecentSteps),
                  monotonic_ns());
 }
 

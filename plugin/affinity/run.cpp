@@ -6,8 +6,8 @@
 #include <cstdlib>
 
 #include "common/error.h"
+#include "common/launcher.h"
 #include "common/leaf/cpu_list.h"
-#include "plugin/affinity/launcher.h"
 #include "plugin/affinity/topology.h"
 
 namespace lockstep::affinity {

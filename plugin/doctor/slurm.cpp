@@ -191,7 +191,7 @@ void check_settings(const Settings& settings, const std::optional<spank::Config>
     report.warning(
         "slurm-settings", "PrologFlags has RunInJob: Slurm then does not call plugins at a job's end",
         "Folders of ended jobs stay until lockstep-gc removes them after a day, and records until the next boot.",
-        "leave RunInJob out of PrologFlags in slurm.conf");
+        "leave RunInJob out of PrologFlags in slurm.conf, or clean up by an epilog (docs: plugin)");
   }
   if (report.findings().size() == before)
     report.ok("slurm-settings", "Slurm's configuration suits the plugin");

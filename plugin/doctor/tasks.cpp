@@ -3,9 +3,9 @@
 
 #include "common/environment.h"
 #include "common/error.h"
+#include "common/launcher.h"
 #include "common/leaf/cpu_list.h"
 #include "common/process.h"
-#include "plugin/affinity/launcher.h"
 #include "plugin/affinity/topology.h"
 #include "plugin/doctor/checks.h"
 #include "staging/rendezvous/node_names.h"
@@ -27,7 +27,7 @@ int cpus_of_job(const affinity::Machine& machine) {
   if (!counts) return static_cast<int>(machine.allowed.size());
   const auto nodes = transfer::expand_node_list(environment::get_or("SLURM_JOB_NODELIST", ""));
   const auto self = std::find(nodes.begin(), nodes.end(), node_name());
-  return affinity::tasks_on_node(*counts, self == nodes.end() ? 0 : self - nodes.begin());
+  return tasks_on_node(*counts, self == nodes.end() ? 0 : self - nodes.begin());
 }
 
 struct BoundCores {
@@ -49,7 +49,7 @@ BoundCores cores_of(const std::vector<int>& mask, const affinity::Machine& machi
 }  // namespace
 
 std::optional<Task> this_task() {
-  const auto found = affinity::find_local_rank();
+  const auto found = find_local_rank();
   if (!found) return std::nullopt;
   return Task{found->number, found->on_node};
 }

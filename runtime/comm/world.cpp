@@ -15,6 +15,7 @@
 
 #include "common/environment.h"
 #include "common/error.h"
+#include "common/launcher.h"
 #include "common/leaf/cpu_list.h"
 #include "common/leaf/open_files.h"
 #include "common/process.h"
@@ -24,7 +25,6 @@
 #include "runtime/comm/cpu/communicator.h"
 #include "runtime/comm/failure.h"
 #include "runtime/comm/job_end.h"
-#include "runtime/comm/launcher.h"
 #include "runtime/comm/metrics_server.h"
 #include "runtime/comm/mpi/session.h"
 #include "runtime/comm/process_settings.h"
@@ -61,12 +61,7 @@ std::string name_of(const comm::RankInfo& place) {
 
 comm::RankInfo place_from_environment() {
   comm::RankInfo place;
-  for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"}) {
-    if (const auto rank = environment::get_integer(name)) {
-      place.rank = static_cast<int>(*rank);
-      break;
-    }
-  }
+  place.rank = mpi_rank().value_or(static_cast<int>(environment::get_integer("SLURM_PROCID").value_or(0)));
   place.node_name = lockstep::node_name();
   return place;
 }
@@ -202,7 +197,8 @@ void World::Impl::begin(int& argc, char**& argv) {
   comm::flush_denormals();  // before LibTorch and the loader start threads
   comm::bind_threads(applied.cpus);
 
-  if (comm::detect_launcher() == comm::Launcher::none) {
+  if (!mpi_rank()) {  // MPI_Init is slow, and fails on a machine without a network
+    check_that_alone();
     communicator = comm::make_single_communicator(expected.node_name);
   } else {
     session = std::make_unique<comm::mpi::Session>(argc, argv);

@@ -6,11 +6,11 @@
 #include <memory>
 #include <vector>
 
+#include "common/ordered_prefetch.h"
 #include "runtime/comm/alike.h"
 #include "runtime/data/batch/host_batch.h"
 #include "runtime/data/epoch_cursor.h"
 #include "runtime/data/loader_options.h"
-#include "runtime/data/ordered_prefetch.h"
 #include "runtime/data/plan/planner.h"
 #include "staging/pack/reader.h"
 

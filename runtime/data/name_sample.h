@@ -11,7 +11,7 @@
 #include <string>
 
 #include "common/error.h"
-#include "runtime/data/ordered_prefetch.h"
+#include "common/ordered_prefetch.h"
 #include "runtime/data/plan/planner.h"
 #include "runtime/data/skipped_samples.h"
 #include "staging/pack/reader.h"

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "common/error.h"
+#include "runtime/comm/job_end.h"
 #include "runtime/ddp/device.h"
 
 namespace lockstep::ddp {
@@ -14,6 +16,14 @@ namespace {
 void keep_forever(CommFuture future, std::optional<FlatBucket> flat) {
   static auto* const kept = new std::vector<std::pair<CommFuture, std::optional<FlatBucket>>>;
   kept->emplace_back(std::move(future), std::move(flat));
+}
+
+// Once. It does not end the job: a program may average weights in place of gradients.
+void print_own_step() {
+  static bool printed = false;
+  if (std::exchange(printed, true)) return;
+  comm::print_line(
+      "the optimizer's last step had gradients of this rank only, because all backwards before it were under no_sync(): run the last micro-batch of each step without it, as ddp.no_sync_unless(last) does (docs/users/ddp.md)");
 }
 
 // Another tensor on the same memory counts too: Module::zero_grad() makes one.
@@ -219,12 +229,13 @@ std::uint64_t Reducer::sample_parameters() const {
 void Reducer::count_step() {
   if (!counts_steps_ || on_device()) return;
   const std::uint64_t sample = sample_parameters();
-  if (last_sample_ && last_sample_ != sample && !sync_ &&
-      std::any_of(parameters_.begin(), parameters_.end(), [](const auto& each) { return each.used; })) {
-    fail_usage(
-        "the optimizer's last step had gradients of this rank only, because all backwards before it were under no_sync(): run the last micro-batch of each step without it, as ddp.no_sync_unless(last) does (docs/users/ddp.md)");
+  if (last_sample_ != sample) {
+    const bool own = last_sample_ && !sync_ && host_communicator_.rank() == 0;
+    if (own &&
+        std::any_of(parameters_.begin(), parameters_.end(), [](const auto& each) { return each.used; }))
+      print_own_step();
+    ++step_;
   }
-  if (last_sample_ != sample) ++step_;
   last_sample_ = sample;
 }
 

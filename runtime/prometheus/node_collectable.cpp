@@ -27,19 +27,19 @@ exporter::JobRecords read_records(const fs::path& own_record) {
   const UniqueFd folder = open_file(own_record.parent_path(), O_RDONLY | O_DIRECTORY);
   for (const fs::directory_entry& entry : fs::directory_iterator(own_record.parent_path())) {
     const std::string file = entry.path().filename();
-    const std::optional<int> rank = exporter::rank_of(file);
+    const std::optional<int> rank = record::rank_of(file);
     if (!rank) continue;
     try {
-      exporter::RankRecord record = exporter::read_rank_record(folder.get(), file, *rank);
-      const record::Identity& identity = record.snapshot.identity;
+      record::Snapshot snapshot = record::read_without_steps(folder.get(), file, *rank);
+      const record::Identity& identity = snapshot.identity;
       const bool same = identity.job_id == own.job_id && identity.step_id == own.step_id &&
                         identity.size == own.size && identity.node == own.node;
-      if (same) job.ranks.push_back(std::move(record));
+      if (same) job.ranks.push_back(std::move(snapshot));
     } catch (const record::RecordError&) {  // this rank has no metrics now
     }
   }
   std::sort(job.ranks.begin(), job.ranks.end(),
-            [](const auto& a, const auto& b) { return a.snapshot.identity.rank < b.snapshot.identity.rank; });
+            [](const auto& a, const auto& b) { return a.identity.rank < b.identity.rank; });
   return job;
 }
 
@@ -53,7 +53,7 @@ std::vector<::prometheus::MetricFamily> NodeCollectable::Collect() const {
     if (job.ranks.empty()) return families;
     exporter::FamilyStream stream(
         [&](::prometheus::MetricFamily&& family) { families.push_back(std::move(family)); });
-    exporter::stream_rank_families({job}, job.ranks.front().snapshot.identity.node, stream);
+    exporter::stream_rank_families({job}, job.ranks.front().identity.node, stream);
     stream.finish();
   } catch (const std::exception&) {  // the folder is gone; no metrics are better than no process
     families.clear();

@@ -13,7 +13,6 @@
 #include "staging/pack/file_status.h"
 #include "staging/pack/format.h"
 #include "staging/pack/formats/megatron_index.h"
-#include "staging/pack/locate.h"
 #include "staging/pack/member_name.h"
 #include "staging/pack/stray_files.h"
 #include "staging/pack/tar_members.h"
@@ -184,7 +183,7 @@ std::string advice_for_tokens(const Reader& reader) {
     return fmt::format("they are floating-point numbers ({}): write them as integers", name_of(type));
   if (is_of_format(Format::hdf5, shard))
     return "name a dataset of integers with one or two axes, or of lists";
-  if (is_shard_name(shard))
+  if (lower_case(shard).ends_with(".tar"))
     return "if they are, pack their files with lockstep-pack create --token-bytes; make tokens of text with examples/recipes/text_to_tokens.py";
   return "this format has no type of tokens: write them in Megatron-Core's format (examples/recipes/token_file.py)";
 }

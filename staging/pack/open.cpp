@@ -14,6 +14,7 @@
 #include "common/environment.h"
 #include "common/error.h"
 #include "common/files.h"
+#include "common/launcher.h"
 #include "staging/pack/compression.h"
 #include "staging/pack/file_status.h"
 #include "staging/pack/format.h"
@@ -148,9 +149,8 @@ std::vector<std::unique_ptr<Reader>> open_all(const Contents& contents, const st
 
 /// The first rank says so if the job has staged this source, but the program does not open the copy.
 void compare_with_staged(const fs::path& source) {
-  const auto rank = environment::get_or("OMPI_COMM_WORLD_RANK", environment::get_or("PMIX_RANK", ""));
   const auto staged = environment::get("LOCKSTEP_DATA");
-  if (!staged || rank != "0") return;
+  if (!staged || mpi_rank() != 0) return;
   std::error_code ignored;
   const fs::path copy = fs::path(*staged) / source.filename();
   if (!fs::exists(copy, ignored) || fs::equivalent(copy, source, ignored)) return;

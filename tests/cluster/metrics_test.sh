@@ -37,7 +37,7 @@ assert_within 30 value_is 3 "label_replace(vector(3), \"rank\", \"3\", \"\", \"\
 test_case "the rules are evaluated for the job"
 assert_within 30 value_exceeds 0 "lockstep:tokens:rate{$mine}"
 assert_equal "" "$(on_head curl -s http://localhost:9090/api/v1/rules |
-  python3 -c 'import json, sys; print(*[r["name"] for g in json.load(sys.stdin)["data"]["groups"] for r in g["rules"] if r["health"] != "ok"])')" "rules with errors"
+  python3 -c 'import json, sys; print(*[r["name"] for g in json.load(sys.stdin)["data"]["groups"] for r in g["rules"] if r["health"] == "err"])')" "rules with errors"
 
 test_case "only the job's user can read its records"
 node=$(on_head squeue -h -j "$job" -o %B)

@@ -54,9 +54,11 @@ assert_exit 1 on_node n1 lockstep-doctor
 assert_contains "$output" "error: slurm-settings: ram_cache /dev/shm/lockstep is below /dev/shm, which job_container/tmpfs makes for each job"
 
 if since 24.11; then
-  test_case "PrologFlags=RunInJob: jobs run, but Slurm does not call the plugin at their end, and the doctor says so"
-  on_cluster --slurm-conf-extra "PrologFlags=Contain,RunInJob"
-  runs
+  test_case "PrologFlags=RunInJob: Slurm does not call the plugin at a job's end; the page's epilog cleans up, and the doctor names it"
+  on_cluster --slurm-conf-extra $'PrologFlags=Contain,RunInJob\nEpilog=/mnt/shared/epilog'
+  sed -n '/^#!\/bin\/bash$/,/^```$/{/^```/d;p}' "$source_root/docs/admins/plugin.md" >"$shared/epilog"
+  chmod 755 "$shared/epilog"
+  works
   assert_contains "$(on_node n1 lockstep-doctor)" "warning: slurm-settings: PrologFlags has RunInJob"
 
   test_case "steps that the first node of the job manages"

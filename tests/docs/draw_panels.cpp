@@ -17,7 +17,7 @@
 #include <nlohmann/json.hpp>
 
 #include "exporters/report/page.h"
-#include "exporters/report/svg.h"
+#include "exporters/report/picture.h"
 
 namespace {
 

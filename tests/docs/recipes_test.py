@@ -30,6 +30,7 @@ except ImportError as error:
     sys.exit(77)
 
 RECIPES = pathlib.Path(__file__).resolve().parents[2] / "examples/recipes"
+sys.path.insert(0, str(RECIPES))
 TEXTS = [f"Page {number}: " + "the quick brown fox jumps over the lazy dog. " * (number % 7 + 1) for number in range(40)]
 
 
@@ -97,7 +98,6 @@ def check_tokens(folder):
 
 
 def check_large_vocabulary(folder):
-    sys.path.insert(0, str(RECIPES))
     from token_file import TokenFile
 
     with TokenFile(f"{folder}/wide", vocabulary=70000) as out:
@@ -202,13 +202,14 @@ def check_npy(folder):
     run(PACK, "index", f"{folder}/pictures")
     assert [part(f"{folder}/pictures", number, "raw") for number in range(2)] == [picture.tobytes() for picture in pictures]
     numpy.save(f"{folder}/negative.npy", numpy.array([1, -1]))
-    recipe("from_npy.py", f"{folder}/negative.npy", "--out", f"{folder}/no", fails_with="a token is negative")
+    recipe("from_npy.py", f"{folder}/negative.npy", "--out", f"{folder}/no", fails_with="negative.npy: a token is not in 0..65535")
+
+
+def from_mds(*arguments, **options):
+    return run(sys.executable, pathlib.Path(__file__).with_name("streaming_alone.py"), RECIPES / "from_mds.py", *arguments, **options)
 
 
 def check_mds(folder):
-    def from_mds(*arguments):
-        return run(sys.executable, pathlib.Path(__file__).with_name("streaming_alone.py"), RECIPES / "from_mds.py", *arguments)
-
     streaming_alone.load()
     from streaming.base.format.mds.writer import MDSWriter
 
@@ -232,16 +233,16 @@ def check_mds(folder):
     assert tokens_of(f"{folder}/mds_pack", 3) == tokens.tolist()
 
 
-def main():
+def main(*checks):
     global PACK
     parser = argparse.ArgumentParser()
     parser.add_argument("--pack", required=True)
     PACK = parser.parse_args().pack
-    with tempfile.TemporaryDirectory() as folder:
-        os.environ["HF_HOME"] = f"{folder}/cache"
-        for check in (check_tokens, check_large_vocabulary, check_images, check_resized, check_npy, check_mds):
+    for check in checks:
+        with tempfile.TemporaryDirectory() as folder:
+            os.environ["HF_HOME"] = f"{folder}/cache"
             check(folder)
 
 
 if __name__ == "__main__":
-    main()
+    main(check_tokens, check_large_vocabulary, check_images, check_resized, check_npy, check_mds)

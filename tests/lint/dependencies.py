@@ -33,7 +33,10 @@ ALLOWED = {
     "runtime/data": ["common", "runtime/profile", "runtime/comm", "runtime/ddp", "runtime/data", "staging/pack", "runtime/archive.h"],
     "exporters/record": ["exporters/record"],
     "exporters/families": ["common", "exporters/record", "exporters/families"],
-    "exporters": ["common", "exporters"],
+    "exporters": ["common", "exporters/staging_record.h"],
+    "exporters/node": ["common", "exporters/staging_record.h", "exporters/record", "exporters/families", "exporters/node"],
+    "exporters/report": ["common", "exporters/staging_record.h", "exporters/record", "exporters/report"],
+    "exporters/top": ["common", "exporters/record", "exporters/report", "exporters/top"],
     "examples": ["common", "examples", "exporters", "plugin", "runtime", "staging"],
 }
 

@@ -7,6 +7,7 @@ Usage: result.py PLATFORM ROOT BUILD SECONDS COMMIT yes|no OPTIONS     yes: writ
        result.py --check | --write        compares the table of docs/supported.md with the files, or writes it
 """
 import datetime
+import html
 import json
 import pathlib
 import re
@@ -50,15 +51,16 @@ def result(platform, root, build, seconds, commit):
 
 def table():
     """The lines of docs/supported.md that are written here."""
-    rows = sorted((json.loads(file.read_text()) for file in (SOURCE / "docs/platforms").glob("*.json")),
+    rows = sorted((json.loads(file.read_text()) for file in sorted((SOURCE / "docs/platforms").glob("*.json"))),
                   key=lambda row: [int(part) for part in row["slurm"].split(".")])
     lines = ["| system | Slurm | MPI | LibTorch | compiler | tests | passed | failed | skipped | commit, date |\n", "|---" * 10 + "|\n"]
     for row in rows:
-        options = f"`{row['options']}`" if row["options"] else "all"
+        # As HTML, because '|' in `...` would end the cell.
+        options = f"<code>{html.escape(row['options']).replace('|', '&#124;')}</code>" if row["options"] else "all"
         cells = [row["release"], row["slurm"], row["mpi"], row["torch"], row["compiler"], options]
         cells += [f"{row[key]:,}" for key in ("passed", "failed", "skipped")] + [f"`{row['commit']}`, {row['date']}"]
         lines.append("| " + " | ".join(cells) + " |\n")
-    lines.append("\n")
+    lines.append("\n" if rows else "\nNo result is recorded yet.\n")
     complete = [row for row in rows if not row["options"]]
     for kind in ("failed", "skipped"):
         for row in rows if kind == "failed" else complete:

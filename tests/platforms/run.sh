@@ -52,6 +52,8 @@ done
 [ $exec = no ] || [ $# -gt 0 ] || usage
 [ "$(id -u)" = 0 ] || fail "needs root, to make namespaces and mounts"
 
+# Git refuses a folder of another user. This one is root's choice, also for the tests that ask git.
+export GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0=safe.directory GIT_CONFIG_VALUE_0=$checkout
 work=$checkout/build/platforms/$platform
 root=$work/root
 mkdir -p "$work"/{archives,build,cache/ccache}
@@ -78,9 +80,11 @@ make_root() {
     echo force-unsafe-io >"$root.partial/etc/dpkg/dpkg.cfg.d/unsafe-io" # nobody keeps the root after a power failure
     cp /etc/hosts /etc/resolv.conf "$root.partial/etc/"
     apt-config dump | grep -E '^Acquire::(Check-|Languages|http|https|Retries)' >"$root.partial/etc/apt/apt.conf.d/90machine" || true
-    if [ -d /usr/local/share/ca-certificates ]; then
-      cp -r /usr/local/share/ca-certificates "$root.partial/usr/local/share/"
-    fi
+    # For mirrors by https: apt needs certificates before it can install the package that has them.
+    local file
+    for file in /usr/local/share/ca-certificates /etc/ssl/certs/ca-certificates.crt; do
+      if [ -e $file ]; then mkdir -p "$root.partial${file%/*}" && cp -r $file "$root.partial${file%/*}/"; fi
+    done
     tar -C "$root.partial" -cf "$bare.partial" .
     mv "$bare.partial" "$bare"
   else
@@ -110,7 +114,7 @@ if repository=$(git -C "$checkout" rev-parse --path-format=absolute --git-common
   binds+=("$repository" "$repository")
 fi
 environment=(HOME=/root PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin "TERM=${TERM:-dumb}")
-for name in $(compgen -e | grep -E '^(CI|CTEST_.*|PIP_.*|OPENBLAS_.*|[a-z]+_proxy)$' || true); do
+for name in $(compgen -e | grep -E '^(CI|CTEST_.*|GIT_CONFIG_.*|PIP_.*|OPENBLAS_.*|[a-z]+_proxy)$' || true); do
   environment+=("$name=${!name}")
 done
 
@@ -151,12 +155,19 @@ if [ $exec = yes ]; then
   exit
 fi
 if [ "$platform" = arm64 ]; then
+  handlers=/proc/sys/fs/binfmt_misc
+  # What arm64.sh registers is the kernel's, so it would outlive the root, whose processes may be killed.
+  trap 'unshare --mount sh -c "mount -t binfmt_misc none $handlers; echo -1 >$handlers/lockstep-arm64" 2>/dev/null || true' EXIT
   in_root tests/platforms/arm64.sh "$@"
   exit
 fi
 
 commit=$(git -C "$checkout" describe --always --abbrev=8 --exclude '*' --dirty 2>/dev/null) || commit=unknown
-[[ $record = no || $commit != *-dirty ]] || fail "--record needs a tree without uncommitted changes"
+if [ $record = yes ]; then
+  [[ $commit != unknown && $commit != *-dirty ]] || fail "--record needs a checkout by git without uncommitted changes"
+  [ $# = 0 ] || ! grep -qs '"options": ""' "$checkout/docs/platforms/$platform.json" ||
+    fail "docs/platforms/$platform.json has the result of all tests: --record a run without ctest options, or remove it"
+fi
 begin=$SECONDS
 status=0
 rm -f "$work"/build/release/tests*.xml

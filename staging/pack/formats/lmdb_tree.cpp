@@ -159,9 +159,9 @@ class TreeWalk {
 }  // namespace
 
 bool is_lmdb(std::span<const std::byte> first_bytes) {
-  constexpr std::uint32_t kMagic = 0xbeefc0deU;
-  return first_bytes.size() >= kPageHeader + sizeof(kMagic) &&
-         number_at<std::uint32_t>(first_bytes, kPageHeader) == kMagic;
+  constexpr std::uint32_t kMetaMagic = 0xbeefc0deU;
+  return first_bytes.size() >= kPageHeader + sizeof(kMetaMagic) &&
+         number_at<std::uint32_t>(first_bytes, kPageHeader) == kMetaMagic;
 }
 
 std::vector<LmdbEntry> read_lmdb(std::span<const std::byte> file, const std::filesystem::path& name) {

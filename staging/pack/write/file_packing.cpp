@@ -7,7 +7,7 @@
 
 #include "staging/pack/file_status.h"
 #include "staging/pack/member_name.h"
-#include "staging/pack/write/ordered_loader.h"
+#include "staging/pack/write/file_loader.h"
 #include "staging/pack/write/packer.h"
 #include "staging/pack/write/reusable_shards.h"
 
@@ -141,7 +141,7 @@ PackingResult pack_files(const PackingOptions& options, const Destination& desti
                  .token_bytes = destination.token_bytes},
                 journal, system);
   FilePacker files(options, destination.token_bytes, packer, result);
-  OrderedLoader loader(options.folder, options.files, first, options.threads);
+  FileLoader loader(options.folder, options.files, first, options.threads);
   std::vector<LoadedFile> sample;
   for (std::size_t i = first; i < options.files.size(); ++i) {
     const std::string_view key = split_member_name(options.files[i]).key;

@@ -8,7 +8,7 @@
 
 #include "staging/pack/file_status.h"
 #include "staging/pack/member_name.h"
-#include "staging/pack/write/ordered_loader.h"
+#include "staging/pack/write/file_loader.h"
 #include "staging/pack/write/packer.h"
 
 namespace lockstep::pack {

@@ -51,7 +51,7 @@ class StragglingJob : public ::testing::Test {
 
   static void expect_rank_1(const std::string& fault, Cause cause) {
     const report::Run job = run(fault);
-    const auto all = report::find_all(job).late;
+    const auto all = report::diagnose(job).late;
     ASSERT_FALSE(all.found.empty()) << report::to_text(job);
     EXPECT_EQ(all.found[0].cause, cause) << report::to_text(job);
     EXPECT_THAT(all.found[0].ranks, ElementsAre(1)) << report::to_text(job);
@@ -68,8 +68,8 @@ TEST_F(StragglingJob, WithoutAFaultRaisesNoAlarm) {
   std::string text;
   for (int attempt = 0; attempt < 5; ++attempt) {
     const report::Run job = run("none");
-    ASSERT_GT(report::find_all(job).late.steps, 50);
-    if (report::find_all(job).advice.empty()) return;
+    ASSERT_GT(report::diagnose(job).late.steps, 50);
+    if (report::diagnose(job).advice.empty()) return;
     text = report::to_text(job);
   }
   FAIL() << text;
@@ -94,7 +94,7 @@ TEST_F(StragglingJob, WithARankThatWritesCheckpointsAloneWaitsForThem) {
 // A delayed message is late on both ends of the link, so it names no rank.
 TEST_F(StragglingJob, WithADelayedLinkWaitsForTheNetwork) {
   const report::Run job = run("link");
-  const auto all = report::find_all(job).late;
+  const auto all = report::diagnose(job).late;
   ASSERT_FALSE(all.found.empty()) << report::to_text(job);
   EXPECT_EQ(all.found[0].cause, Cause::network) << report::to_text(job);
   EXPECT_GT(all.network_ms, 10);

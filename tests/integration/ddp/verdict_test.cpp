@@ -81,7 +81,7 @@ class VerdictOnAJob : public ::testing::Test {
   }
 
   static std::string first_line(const report::Run& job) {
-    return report::verdict_lines(job, report::find_all(job)).at(0);
+    return report::verdict_lines(job, report::diagnose(job)).at(0);
   }
 
   // As the largest part, or beside compute.
@@ -91,7 +91,7 @@ class VerdictOnAJob : public ::testing::Test {
 
   static std::vector<std::string> rules(const report::Run& job) {
     std::vector<std::string> names;
-    for (const auto& advice : report::find_all(job).advice) names.push_back(advice.rule);
+    for (const auto& advice : report::diagnose(job).advice) names.push_back(advice.rule);
     return names;
   }
 
@@ -120,7 +120,7 @@ TEST_F(VerdictOnAJob, WithoutAFaultIsCompute) {
 TEST_F(VerdictOnAJob, WithSlowInputIsInput) {
   const report::Run job = run("input");
   EXPECT_THAT(first_line(job), names("input")) << report::to_text(job);
-  const auto verdict = report::find_all(job).verdict;
+  const auto verdict = report::diagnose(job).verdict;
   EXPECT_GT(verdict->share(Bound::input), 0.4) << report::to_text(job);
   // The reader waits 25 ms for its disk in each step.
   EXPECT_LT(verdict->step_ms_if_twice[0], verdict->step_ms - 12);

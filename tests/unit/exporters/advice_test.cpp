@@ -351,7 +351,7 @@ TEST_P(Advisor, NamesTheFaultAndNothingElse) {
   MadeUpRun made_up;
   if (fault.prepare) fault.prepare(made_up);
   const auto run = made_up.make(fault.change);
-  const auto advice = find_all(run).advice;
+  const auto advice = diagnose(run).advice;
   std::vector<std::string> rules;
   for (const Advice& one : advice) rules.push_back(one.rule);
   ASSERT_THAT(rules, ElementsAre(fault.rule));
@@ -367,12 +367,12 @@ TEST(Advice, ACleanRunGetsNone) {
     MadeUpRun made_up{.ranks = ranks};
     made_up.staged("n1", 30, "done");
     const auto run = made_up.make();
-    EXPECT_THAT(find_all(run).advice, IsEmpty()) << ranks << " ranks";
+    EXPECT_THAT(diagnose(run).advice, IsEmpty()) << ranks << " ranks";
   }
   MadeUpRun made_up;
   const auto run = made_up.make();
   EXPECT_THAT(
-      advise(run, find_all(run)),
+      advise(run, diagnose(run)),
       ElementsAre(HasSubstr("Nothing stands out: waiting for data takes 1.1 % of the step, communication ")));
 }
 
@@ -381,7 +381,7 @@ TEST(Advice, GpusThatWorkGetNone) {
   MadeUpRun made_up;
   on_gpus()(made_up);
   const auto run = made_up.make();
-  EXPECT_THAT(find_all(run).advice, IsEmpty());
+  EXPECT_THAT(diagnose(run).advice, IsEmpty());
 }
 
 // With the cause of idle GPUs in the same report.
@@ -392,7 +392,7 @@ TEST(Advice, OfIdleGpusNamesTheReason) {
     const auto run = made_up.make(change);
     std::vector<std::string> rules;
     std::string reason;
-    for (const Advice& one : find_all(run).advice) {
+    for (const Advice& one : diagnose(run).advice) {
       rules.push_back(one.rule);
       if (one.rule == "gpu-idle") reason = one.text();
     }
@@ -413,7 +413,7 @@ TEST(Advice, OfUnusedMemoryOfGpusHasItsFigures) {
     on_gpus([&](record::Gpu& gpu, int rank) { gpu.memory_peak_bytes = rank == 3 ? peak : kGiB; })(made_up);
     const auto run = made_up.make([](RankStep& does, int, int) { does.network = 30; });
     std::vector<std::string> texts;
-    for (const Advice& one : find_all(run).advice) texts.push_back(one.rule + ": " + one.finding);
+    for (const Advice& one : diagnose(run).advice) texts.push_back(one.rule + ": " + one.finding);
     return texts;
   };
   EXPECT_THAT(
@@ -431,27 +431,27 @@ TEST(Advice, InputWithoutTheseFaultsIsNotNamed) {
     MadeUpRun made_up;
     prepare(made_up);
     const auto run = made_up.make([](RankStep& does, int, int) { does.data_wait = 50; });
-    const auto advice = find_all(run).advice;
+    const auto advice = diagnose(run).advice;
     ASSERT_EQ(advice.size(), 1);
     EXPECT_EQ(advice[0].rule, "data-workers");
   }
   MadeUpRun made_up;
   reads(100, 1 << 20, 5 * kGiB / 4, kGiB)(made_up);
   const auto run = made_up.make([](RankStep& does, int, int) { does.data_wait = 50; });
-  EXPECT_EQ(find_all(run).advice.at(0).rule, "data-not-staged");
+  EXPECT_EQ(diagnose(run).advice.at(0).rule, "data-not-staged");
 }
 
 TEST(Advice, LoaderThreadsThatLackCpusAreNotNamedIfTheyCostNothing) {
   MadeUpRun made_up;
   loader_without_cpu(40, 2)(made_up);
-  EXPECT_THAT(find_all(made_up.make()).advice, IsEmpty());
+  EXPECT_THAT(diagnose(made_up.make()).advice, IsEmpty());
 }
 
 TEST(Advice, AProfileWithoutTheseFaultsGetsNone) {
   const auto advice_on = [](const std::function<void(nlohmann::json&)>& change) {
     MadeUpRun made_up;
     profiled(change)(made_up);
-    return find_all(made_up.make()).advice;
+    return diagnose(made_up.make()).advice;
   };
   EXPECT_THAT(advice_on([](nlohmann::json&) {}), IsEmpty());
   EXPECT_THAT(advice_on([](nlohmann::json& profile) {  // once in the two steps
@@ -469,13 +469,13 @@ TEST(Advice, UnusedGpusOfRanksWithoutRecordsAreNotNamed) {
   MadeUpRun made_up{.last_rank_written = 2};
   on_gpus()(made_up);
   const auto run = made_up.make();
-  EXPECT_THAT(find_all(run).advice, IsEmpty());
+  EXPECT_THAT(diagnose(run).advice, IsEmpty());
 }
 
 TEST(Advice, TimesInOneSentenceHaveOneUnit) {
   MadeUpRun made_up;
   const auto run = made_up.make([](RankStep& does, int rank, int) { does.slow_down(rank == 3 ? 16 : 12); });
-  const auto advice = find_all(run).advice;
+  const auto advice = diagnose(run).advice;
   ASSERT_EQ(advice.size(), 1);
   EXPECT_THAT(advice[0].finding, HasSubstr("a step would take 957 ms instead of 1267 ms"));
 }

@@ -9,7 +9,8 @@
 #include "common/files.h"
 #include "exporters/families/rank_families.h"
 #include "exporters/node/collector.h"
-#include "exporters/record/record.h"
+#include "exporters/record/reader.h"
+#include "exporters/record/writer.h"
 #include "tests/unit/exporters/parsed_page.h"
 #include "tests/unit/exporters/temporary_folder.h"
 
@@ -190,8 +191,8 @@ TEST_F(ExporterTest, AnEndedRankIsServedAsLongAsAnotherRankOfItsStep) {
   const ScanResult later = scanner.scan(unix_now() + 3600 * kSecond);
   ASSERT_EQ(later.jobs.size(), 1);
   ASSERT_EQ(later.jobs[0].ranks.size(), 2);
-  EXPECT_TRUE(later.jobs[0].ranks[0].snapshot.alive);
-  EXPECT_FALSE(later.jobs[0].ranks[1].snapshot.alive);
+  EXPECT_TRUE(later.jobs[0].ranks[0].alive);
+  EXPECT_FALSE(later.jobs[0].ranks[1].alive);
 }
 
 TEST_F(ExporterTest, EachFamilyAppearsOnceWithTheSeriesOfAllRanks) {

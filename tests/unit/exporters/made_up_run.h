@@ -10,7 +10,8 @@
 #include <vector>
 
 #include "common/files.h"
-#include "exporters/record/record.h"
+#include "exporters/record/reader.h"
+#include "exporters/record/writer.h"
 #include "exporters/report/run.h"
 #include "tests/unit/exporters/temporary_folder.h"
 

@@ -1,12 +1,11 @@
 // The advice to jobs whose records lockstep.py wrote: no remedy is C++.
-#include "exporters/report/python_advice.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <map>
 #include <string>
 
+#include "exporters/report/advice.h"
 #include "tests/unit/exporters/made_up_run.h"
 
 namespace lockstep::report {
@@ -35,9 +34,9 @@ TEST(PythonAdvice, NamesPythonAndNotCpp) {
   for (const auto& [rule, change] : faults) {
     MadeUpRun made_up;
     auto run = made_up.make(change);
-    EXPECT_THAT(advise(run, find_all(run)), Not(Each(Not(cpp)))) << rule << " of a program in C++";
+    EXPECT_THAT(advise(run, diagnose(run)), Not(Each(Not(cpp)))) << rule << " of a program in C++";
     for (record::Snapshot& rank : run.ranks) rank.counters.from_python = 1;
-    const Findings found = find_all(run);
+    const Diagnosis found = diagnose(run);
     ASSERT_EQ(found.advice.size(), 1U) << rule;
     EXPECT_EQ(found.advice[0].rule, rule);
     EXPECT_THAT(advise(run, found), Each(Not(cpp))) << rule;
@@ -49,7 +48,7 @@ TEST(PythonAdvice, NeedsTheRecordsOfAllRanks) {
   MadeUpRun made_up;
   auto run = made_up.make([](RankStep& does, int, int) { does.padding = 500; });
   run.ranks[0].counters.from_python = 1;
-  EXPECT_THAT(find_all(run).advice.at(0).remedy, HasSubstr("plan.cap"));
+  EXPECT_THAT(diagnose(run).advice.at(0).remedy, HasSubstr("plan.cap"));
 }
 
 }  // namespace

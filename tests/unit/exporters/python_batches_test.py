@@ -4,6 +4,7 @@
   python_batches_test.py build/release/bin
 """
 
+import contextlib
 import json
 import os
 import pathlib
@@ -11,6 +12,7 @@ import pickle
 import random
 import resource
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
@@ -24,10 +26,11 @@ except ImportError:
 
 BIN = pathlib.Path(sys.argv.pop(1)).resolve()
 ROOT = pathlib.Path(__file__).resolve().parents[3]
-sys.path.insert(0, str(ROOT / "exporters/python"))
+sys.path[:0] = [str(ROOT / "exporters/python"), str(ROOT / "tests/data")]
 os.environ["PATH"] = f"{BIN}:{os.environ['PATH']}"
 os.environ["LOCKSTEP_METRICS"] = "off"
 import lockstep
+import other_files
 
 LENGTHS = [random.Random(1).randint(5, 400) for _ in range(900)]
 OPTIONS = {"cap": 800, "cost": (60, 1), "seed": 5}
@@ -233,6 +236,28 @@ class Sampler(unittest.TestCase):
         done = subprocess.run([sys.executable, "-c", script], env=variables, capture_output=True, text=True)
         self.assertEqual(done.stdout, "2 3\n", done.stderr)
 
+    def test_python_that_lacks_memory_files(self):  # as conda's, made for an older glibc
+        (expected,) = map(list, samplers(1))
+        create = os.memfd_create
+        del os.memfd_create
+        try:
+            self.assertEqual(list(samplers(1)[0]), expected)
+        finally:
+            os.memfd_create = create
+
+    def test_a_tool_that_is_killed_within_a_line_is_named(self):
+        path = os.environ["PATH"]
+        with tempfile.TemporaryDirectory() as folder:
+            tool = pathlib.Path(folder, "lockstep-plan")
+            os.environ["PATH"] = f"{folder}:{path}"
+            try:
+                for lines in (1, 2):
+                    tool.write_text(f'#!/bin/sh\n{BIN}/lockstep-plan "$@" | {{ head -n {lines} | head -c -9; }}\nkill -9 $$\n')
+                    tool.chmod(0o755)
+                    self.refused(lambda: list(samplers(1)[0]), "lockstep-plan ended with -9")
+            finally:
+                os.environ["PATH"] = path
+
     def test_a_loop_that_ends_early_leaves_no_process(self):
         (sampler,) = samplers(1, lengths=LENGTHS * 1000)  # the tool cannot have ended
         batches = iter(sampler)
@@ -331,17 +356,29 @@ class Packs(unittest.TestCase):
     def test_damage_is_named(self):
         _, pack = self.tokens()
         index, shard = self.folder / "pack/index.lockstep", next((self.folder / "pack").glob("*.tar"))
-        shard.write_bytes(shard.read_bytes()[:-512])
+        whole = shard.read_bytes()
+        shard.write_bytes(whole[:-512])
         self.assertRaisesRegex(lockstep.Error, "bytes, but [0-9]+ in the index", lambda: [pack[number] for number in range(50)])
         content = index.read_bytes()
         for wrong in (content[:40], content[:-1], b"X" + content[1:], content[:300], content.replace(content[64:72], b"\1" + b"\0" * 7, 1)):
             index.write_bytes(wrong)
             self.assertRaisesRegex(lockstep.Error, "index.lockstep is damaged", lockstep.Pack, self.folder / "pack")
+        # Whatever is wrong in an index: an error of lockstep, or samples as before.
+        shard.write_bytes(whole)
+        for at in range(len(content)):
+            wrong = (1, 128, content[at])[at % 3]  # one bit, or 0 instead of the byte
+            index.write_bytes(content[:at] + bytes([content[at] ^ wrong]) + content[at + 1 :])
+            with contextlib.suppress(lockstep.Error):
+                pack = lockstep.Pack(self.folder / "pack")
+                [(pack.key(number), pack[number]) for number in (0, len(pack) - 1)]
         self.assertRaisesRegex(lockstep.Error, "has no index.lockstep", lockstep.Pack, self.folder)
         for ending in ("idx", "bin"):
             name = f"uint16.{ending}"
             (self.folder / name).write_bytes((ROOT / "tests/data/formats/megatron" / name).read_bytes()[: None if ending == "idx" else -2])
         self.assertRaisesRegex(lockstep.Error, "do not match", lockstep.Pack, self.folder / "uint16")
+        for name, content in zip(("far.idx", "far.bin"), other_files.megatron(8, [4, 4])):
+            (self.folder / name).write_bytes(content.replace(struct.pack("<2q", 0, 8), struct.pack("<2q", 0, 2**63 - 4)))
+        self.assertRaisesRegex(lockstep.Error, "do not match", lockstep.Pack, self.folder / "far")
 
 
 if __name__ == "__main__":

@@ -123,8 +123,12 @@ class PythonRecord(unittest.TestCase):
         self.assertEqual((len(run["ranks"]), run["notes"]), (2, []))
 
     def test_a_variable_that_is_not_a_number_is_named(self):
-        self.assertIn("the environment variable RANK is not an integer: 'x'",
-                      self.run_job(TWO_STEPS, RANK="x", WORLD_SIZE="2", LOCAL_RANK="0"))
+        for wrong in ("x", "-1", "99999999999", "9" * 5000, "²"):
+            line = self.run_job(TWO_STEPS, RANK=wrong, WORLD_SIZE="2", LOCAL_RANK="0")
+            self.assertIn(f"the environment variable RANK is not an integer in 0..2147483647: '{wrong[:80]}'\n", line)
+            self.assertEqual(line.count("\n"), 1)
+        self.assertIn("SLURM_JOB_ID is not", self.run_job(TWO_STEPS, SLURM_JOB_ID=str(2**64)))
+        self.assertEqual(self.run_job(TWO_STEPS, SLURM_STEP_ID="²"), "")
 
     def test_a_comparison_writes_the_page_too(self):
         self.run_job(TWO_STEPS)
@@ -319,6 +323,106 @@ class PythonRecord(unittest.TestCase):
             run = self.report(self.records if folder else report)
             self.assertEqual((run["state"], run["ranks"][0]["steps"]), ("died", 2 if folder else 1))
 
+    def test_names_may_have_any_bytes_in_any_locale(self):
+        # The kernel cuts a process's name after 15 bytes, also within a character.
+        renamed = "import ctypes\nctypes.CDLL(None).prctl(15, '\u8a13\u7df4\u4e2d\u306e\u4e8b7'.encode())\n" + TWO_STEPS
+        file = os.fsencode(self.folder) + b"/tr\xe4n.py"
+        pathlib.Path(os.fsdecode(file)).write_text(renamed, encoding="utf-8")
+        for locale in ({}, {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}):
+            with self.subTest(locale):
+                job = subprocess.run([sys.executable, file], env=self.environment(**locale, SLURMD_NODENAME="n\udce4"), capture_output=True)
+                self.assertEqual((job.returncode, job.stderr), (0, b""))
+                run = self.report()
+                self.assertEqual((run["program"], run["ranks"][0]["node"], run["ranks"][0]["steps"]), ("tr?n.py", "n?", 2))
+        code, run = self.end_by(signal.SIGTERM, renamed)
+        self.assertEqual((code, run["ranks"][0]["steps"]), (-signal.SIGTERM, 2))
+
+    def test_python_that_lacks_the_locks_name(self):  # as conda's, made for an older glibc
+        self.assertEqual(self.run_job("import fcntl\ndel fcntl.F_OFD_SETLK\n" + TWO_STEPS), "")
+        self.assertEqual(self.report()["ranks"][0]["steps"], 2)
+
+    def test_the_report_folder_is_that_of_the_start(self):
+        file = self.folder / "train.py"
+        file.write_text(TWO_STEPS + f"import os\nos.chdir({str(MODULE)!r})\n")
+        subprocess.run([sys.executable, file], env=self.environment(LOCKSTEP_REPORT_DIR="report"), cwd=self.folder, check=True)
+        self.assertEqual(self.report(self.folder / "report")["ranks"][0]["steps"], 2)
+        self.assertFalse((MODULE / "report").exists())
+
+    def test_an_exception_between_any_two_lines_does_not_cost_the_copy(self):
+        # As Ctrl-C, or a handler that calls sys.exit(), at each line that publishes a step.
+        report = self.folder / "report"
+        script = TWO_STEPS + """
+import sys
+def interrupt(frame, event, argument, left=[LINE]):
+    if frame.f_code.co_name in ("_publish", "_fence"):
+        left[0] -= event == "line"
+        if event == "line" and left[0] == 0: raise KeyboardInterrupt
+    return interrupt
+sys.settrace(interrupt)
+try:
+    lockstep.end_step()
+except KeyboardInterrupt:
+    pass
+finally:
+    sys.settrace(None)
+print(interrupt.__defaults__[0][0])
+"""
+        file, line, left = self.folder / "train.py", 0, 0
+        while left <= 0:
+            line += 1
+            file.write_text(script.replace("LINE", str(line)))
+            job = subprocess.run([sys.executable, file], env=self.environment(LOCKSTEP_REPORT_DIR=str(report)), capture_output=True, text=True)
+            self.assertEqual((job.returncode, job.stderr), (0, ""), f"line {line}")
+            run = self.report(report)
+            self.assertEqual(run["state"], "finished", f"line {line}")
+            left = int(job.stdout)
+        self.assertGreater(line, 8)
+
+    def test_workers_of_a_loader_that_are_not_forked_record_nothing(self):
+        worker = "import sys, types\ndata = sys.modules['torch.utils.data'] = types.ModuleType('torch.utils.data')\n"
+        self.run_job(worker + "data.get_worker_info = lambda: 'worker 0'\n" + TWO_STEPS)
+        self.assertFalse(self.records.exists())
+        self.run_job(worker + "data.get_worker_info = lambda: None\n" + TWO_STEPS)
+        self.assertEqual(self.report()["ranks"][0]["steps"], 2)
+
+    def test_ranks_that_multiprocessing_starts_leave_a_copy(self):
+        script = f"""
+import multiprocessing, os, sys
+def train(rank):
+    os.environ.update(RANK=str(rank), WORLD_SIZE="4", LOCAL_RANK=str(rank))
+    exec({TWO_STEPS!r}, {{}})
+    if rank == 1: raise RuntimeError("no")
+    if rank == 2: sys.exit(1)
+    if rank == 3: sys.exit(0)
+if __name__ == "__main__":
+    for kind in sys.argv[1:]:
+        ranks = [multiprocessing.get_context(kind).Process(target=train, args=(rank,)) for rank in range(4)]
+        for rank in ranks: rank.start()
+        for rank in ranks: rank.join()
+"""
+        file = self.folder / "train.py"
+        file.write_text(script)
+        for kind in ("fork", "spawn", "forkserver"):
+            with self.subTest(kind):
+                report = self.folder / kind
+                subprocess.run([sys.executable, file, kind], env=self.environment(LOCKSTEP_REPORT_DIR=str(report)), check=True,
+                               stderr=subprocess.DEVNULL)
+                ranks = self.report(report)["ranks"]
+                unknown = sys.version_info >= (3, 13)  # multiprocessing no longer says how the process ended
+                self.assertEqual([(rank["rank"], rank["steps"], rank["finished"]) for rank in ranks],
+                                 [(0, 2, True), (1, 2, unknown), (2, 2, unknown), (3, 2, True)])
+
+    def test_standard_error_may_be_closed_or_replaced(self):
+        wrong = "with lockstep.phase('foward'): pass\nlockstep.end_step(tokens=-1)\n"
+        for stderr in ("sys.stderr.close()", "sys.stderr = None", "sys.stderr = Tee()"):
+            with self.subTest(stderr):
+                file = self.folder / "train.py"
+                file.write_text("import sys\nclass Tee:\n    def write(self, text): raise RuntimeError('reentrant call')\n"
+                                f"    def flush(self): pass\n{stderr}\n" + TWO_STEPS + wrong)
+                job = subprocess.run([sys.executable, file], env=self.environment(), capture_output=True, text=True)
+                self.assertEqual((job.returncode, job.stdout), (0, ""))
+                self.assertEqual(self.report()["ranks"][0]["steps"], 3)
+
     def test_one_line_says_why_nothing_is_recorded(self):
         line = self.run_job(TWO_STEPS, LOCKSTEP_RECORD="", RANK="0", WORLD_SIZE="4")
         self.assertRegex(line, r"^lockstep: step times are not recorded.*--metrics=on.*\n$")
@@ -353,6 +457,9 @@ class PythonRecord(unittest.TestCase):
         self.assertRegex(lines[1], r"^lockstep: end_step\(tokens=-1\) counts as 0")
         rank = self.report()["ranks"][0]
         self.assertEqual((rank["steps"], rank["tokens"]), (3, 0))
+        tensor = self.run_job("import lockstep\nclass Tensor:\n    def __int__(self): raise RuntimeError('2 elements')\n"
+                              "    def __repr__(self): return 'tensor([1,\\n  2])' + 'x' * 999\nlockstep.end_step(tokens=Tensor())\n")
+        self.assertRegex(tensor, r"^lockstep: end_step\(tokens=tensor\(\[1, 2\]\)x{66}\) counts as 0: .*\n$")
         many = self.run_job("import lockstep\nfor i in range(50): lockstep.phase(f'phase{i}')\n")
         self.assertEqual(len(many.splitlines()), 8)
 

@@ -15,7 +15,7 @@ constexpr std::uint64_t kMillisecond = 1'000'000;
 
 // A rank that began a second before its first step, and has ended `steps` steps of 100 ms: 60 train, 20 wait for data, 10
 // for other ranks. Half a second lies between two steps.
-RankRecord rank_with(std::uint64_t steps) {
+record::Snapshot rank_with(std::uint64_t steps) {
   record::Snapshot rank;
   rank.start_unix_ns = 5'000'000'000'000;
   rank.start_monotonic_ns = 7'000 * kMillisecond;
@@ -31,10 +31,10 @@ RankRecord rank_with(std::uint64_t steps) {
   phase(Phase::other, 10);
   rank.counters.last_step_end_ns = (7'000 + 1'000 + steps * 100 + 500) * kMillisecond;
   rank.resources = record::Resources{.sampled_ns = 1, .first_step_ns = steps == 0 ? 0 : 8'000 * kMillisecond};
-  return {.snapshot = rank};
+  return rank;
 }
 
-std::map<std::string, double> seconds_by_cause(std::vector<RankRecord> ranks) {
+std::map<std::string, double> seconds_by_cause(std::vector<record::Snapshot> ranks) {
   std::map<std::string, double> seconds;
   FamilyStream stream([&](const prometheus::MetricFamily& family) {
     if (family.name != "lockstep_job_seconds_total") return;
@@ -67,12 +67,12 @@ TEST(RankFamilies, TheTimeOfAJobsRanksIsDividedByItsUse) {
 
 // Prometheus takes a counter that falls for a restart.
 TEST(RankFamilies, TheTimesOfAJobNeverFall) {
-  RankRecord skipping = rank_with(20);
-  skipping.snapshot.counters.skipped_steps = 5;
-  RankRecord unsampled = rank_with(1);
-  unsampled.snapshot.resources->first_step_ns = 0;  // a step has ended since the sample
+  record::Snapshot skipping = rank_with(20);
+  skipping.counters.skipped_steps = 5;
+  record::Snapshot unsampled = rank_with(1);
+  unsampled.resources->first_step_ns = 0;  // a step has ended since the sample
   std::map<std::string, double> last;
-  for (const RankRecord& rank : {rank_with(0), unsampled, rank_with(2), rank_with(10), skipping}) {
+  for (const record::Snapshot& rank : {rank_with(0), unsampled, rank_with(2), rank_with(10), skipping}) {
     for (const auto& [cause, seconds] : seconds_by_cause({rank})) {
       EXPECT_GE(seconds, last[cause] - 1e-9) << cause;
       last[cause] = seconds;

@@ -1,5 +1,3 @@
-#include "exporters/record/record.h"
-
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -14,6 +12,8 @@
 #include <numeric>
 #include <thread>
 
+#include "exporters/record/reader.h"
+#include "exporters/record/writer.h"
 #include "tests/unit/exporters/temporary_folder.h"
 
 namespace lockstep::record {

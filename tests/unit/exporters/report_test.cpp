@@ -9,9 +9,9 @@
 #include "common/error.h"
 #include "common/files.h"
 #include "common/tool.h"
-#include "exporters/record/record.h"
+#include "exporters/record/reader.h"
+#include "exporters/record/writer.h"
 #include "exporters/report/advice.h"
-#include "exporters/report/compare.h"
 #include "exporters/report/find.h"
 #include "exporters/report/page.h"
 #include "exporters/report/picture.h"
@@ -175,7 +175,7 @@ TEST_F(ReportTest, PageOfImpossibleStepNumbersIsMade) {
 TEST_F(ReportTest, RunWithoutAStepIsReportedToo) {
   rank(0, 1);
   const auto run = load({folder_.path()});
-  EXPECT_THAT(advise(run, find_all(run)), ElementsAre("No step has ended yet."));
+  EXPECT_THAT(advise(run, diagnose(run)), ElementsAre("No step has ended yet."));
   EXPECT_THAT(to_html(run), HasSubstr("</html>"));
   EXPECT_EQ(to_json(run)["ranks"][0]["step_ms"], 0.0);
 }

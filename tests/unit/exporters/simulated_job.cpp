@@ -17,7 +17,8 @@
 #include <thread>
 #include <vector>
 
-#include "exporters/record/record.h"
+#include "exporters/record/reader.h"
+#include "exporters/record/writer.h"
 
 namespace {
 

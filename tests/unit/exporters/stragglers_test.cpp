@@ -3,9 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "exporters/record/waits.h"
-#include "exporters/report/straggler_advice.h"
-#include "exporters/report/straggler_view.h"
+#include "exporters/report/advice.h"
+#include "exporters/report/rank_tables.h"
 #include "tests/unit/exporters/made_up_run.h"
 
 namespace lockstep::report {
@@ -89,10 +88,11 @@ TEST(Stragglers, AllRanksOfASlowNodeAreOneFinding) {
 
 TEST(Stragglers, RanksOfSeveralNodesHaveEachTheirOwnCause) {
   MadeUpRun made_up{.ranks = 8};
-  const Stragglers all = stragglers_of(made_up.make([](RankStep& does, int rank, int) {
+  const report::Run run = made_up.make([](RankStep& does, int rank, int) {
     if (rank == 1) does.data_wait += 20;
     if (rank == 6) does.backward += 25;
-  }));
+  });
+  const Stragglers all = stragglers_of(run);
   ASSERT_THAT(all.found, SizeIs(2));
   EXPECT_EQ(all.found[0].cause, Cause::slow_worker);
   EXPECT_THAT(all.found[0].ranks, ElementsAre(6));
@@ -103,7 +103,7 @@ TEST(Stragglers, RanksOfSeveralNodesHaveEachTheirOwnCause) {
   EXPECT_NEAR(all.found[0].step_ms_without, 110, 1);
   EXPECT_NEAR(all.found[1].step_ms_without, 115, 1);
   EXPECT_NEAR(all.step_ms_without_late.value(), 90, 1.5);
-  EXPECT_THAT(advice_on(all, all.found[1]).finding, HasSubstr("ms without all late ranks."));
+  EXPECT_THAT(diagnose(run).advice.at(1).finding, HasSubstr("ms without all late ranks."));
 }
 
 TEST(Stragglers, EqualWorkCostsTheMean) {

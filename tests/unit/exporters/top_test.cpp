@@ -3,9 +3,9 @@
 #include <gtest/gtest.h>
 
 #include "common/clock.h"
-#include "exporters/record/record.h"
+#include "exporters/record/reader.h"
+#include "exporters/record/writer.h"
 #include "exporters/top/live.h"
-#include "exporters/top/table.h"
 #include "tests/unit/exporters/temporary_folder.h"
 
 namespace lockstep::top {
@@ -37,7 +37,7 @@ class TopTest : public ::testing::Test {
     rank.end_step(100 * kMs, monotonic_ns(), {.tokens = 1000});
   }
 
-  Live live() const { return measure(report::load({folder_.path()}, kLastSteps), monotonic_ns()); }
+  Live live() const { return measure(report::load({folder_.path()}, record::kRecentSteps), monotonic_ns()); }
 
   lockstep::testing::TemporaryFolder folder_;
   std::vector<std::unique_ptr<Writer>> ranks_;
@@ -49,7 +49,7 @@ TEST_F(TopTest, ShowsMeansOverTheLastStepsOnly) {
     writer.add_phase(Phase::data_wait, 900 * kMs);
     writer.end_step(1000 * kMs, 0, {.tokens = 1});
   }
-  for (std::size_t i = 0; i < kLastSteps; ++i) step(writer, i % 2 == 0 ? 70 : 90);
+  for (std::size_t i = 0; i < record::kRecentSteps; ++i) step(writer, i % 2 == 0 ? 70 : 90);
   const LiveRank seen = live().ranks.at(0);
   EXPECT_EQ(seen.steps, 132);
   EXPECT_DOUBLE_EQ(seen.step_ms, 100);

@@ -7,7 +7,6 @@
 #include <numeric>
 
 #include "exporters/report/advice.h"
-#include "exporters/report/resource_advice.h"
 #include "tests/unit/exporters/made_up_run.h"
 
 namespace lockstep::report {
@@ -25,7 +24,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 Verdict verdict_on(const MadeUpRun::Change& change, MadeUpRun&& made = {}) {
-  const auto verdict = find_all(made.make(change)).verdict;
+  const auto verdict = diagnose(made.make(change)).verdict;
   if (!verdict) throw std::runtime_error("there is no verdict");
   return *verdict;
 }
@@ -161,7 +160,7 @@ TEST(Verdict, HalvesAStepThatOnlyWaitsForData) {
 TEST(Verdict, BeginsTheReportWithTheRemedyOfEachPart) {
   MadeUpRun made;
   const report::Run run = made.make([](RankStep& does, int, int) { does.network = 30; });
-  const auto lines = verdict_lines(run, find_all(run));
+  const auto lines = verdict_lines(run, diagnose(run));
   ASSERT_EQ(lines.size(), 3);
   EXPECT_THAT(
       lines[0],
@@ -169,7 +168,7 @@ TEST(Verdict, BeginsTheReportWithTheRemedyOfEachPart) {
           "bound by: compute, 7[12] % of the step \\(8[34]\\.. of 117 ms\\)\\. To compute faster: bfloat16 .*\\. "
           "Another 26 % is communication \\(30\\.0 ms\\)\\. Give each step more work.*"));
   EXPECT_THAT(lines[1], HasSubstr("a step would take at least 116 ms with twice the disk"));
-  const auto json = verdict_json(run, find_all(run));
+  const auto json = verdict_json(run, diagnose(run));
   EXPECT_EQ(json["bound_by"], "compute");
   EXPECT_NEAR(json["bound_share"], 0.71, 0.01);
   EXPECT_EQ(json["bound_parts_ms"].size(), 5);
@@ -180,8 +179,8 @@ TEST(Verdict, OfARunWithoutStepsIsNull) {
   MadeUpRun made;
   made.steps = 0;
   const report::Run run = made.make();
-  EXPECT_THAT(verdict_lines(run, find_all(run)), IsEmpty());
-  EXPECT_TRUE(verdict_json(run, find_all(run))["bound_by"].is_null());
+  EXPECT_THAT(verdict_lines(run, diagnose(run)), IsEmpty());
+  EXPECT_TRUE(verdict_json(run, diagnose(run))["bound_by"].is_null());
 }
 
 constexpr std::uint64_t kSecond = 1'000'000'000;
@@ -266,11 +265,10 @@ TEST(MemoryUseTest, CountsSharedMemoryOnceAndFilesNotAtAll) {
 }
 
 std::vector<std::string> rules(const Run& run) {
-  Findings found = find_all(run);
-  found.advice.clear();
-  add_resource_advice(run, found);
   std::vector<std::string> names;
-  for (const Advice& advice : found.advice) names.push_back(advice.rule);
+  for (const Advice& advice : diagnose(run).advice) {
+    if (advice.rule.starts_with("memory-") || advice.rule == "cpu-limit") names.push_back(advice.rule);
+  }
   return names;
 }
 
@@ -279,7 +277,7 @@ TEST(ResourceAdvice, WarnsWhenMemoryIsNearlyFull) {
   EXPECT_THAT(rules(run), IsEmpty());
   for (Snapshot& rank : run.ranks) rank.resources->memory_peak_bytes = 460;
   EXPECT_THAT(rules(run), ElementsAre("memory-full"));
-  EXPECT_THAT(verdict_lines(run, find_all(run))[0],
+  EXPECT_THAT(verdict_lines(run, diagnose(run))[0],
               HasSubstr("Memory is nearly full: the 2 ranks on n1 use up to 920 B of the 1000 B"));
 }
 
@@ -289,7 +287,7 @@ TEST(ResourceAdvice, SaysThatARankDiedForMemory) {
   EXPECT_THAT(rules(run), IsEmpty());
   run.ranks[1].finished_unix_ns = 0;
   EXPECT_THAT(rules(run), ElementsAre("memory-full"));
-  const Findings found = find_all(run);
+  const Diagnosis found = diagnose(run);
   const std::string line = verdict_lines(run, found).at(0);
   EXPECT_THAT(line, HasSubstr("Out of memory: the 2 ranks on n1"));
   EXPECT_THAT(advise(run, found), Contains(line)) << "one finding, one remedy";
@@ -303,7 +301,7 @@ TEST(ResourceAdvice, SaysThatARankDiedForMemoryBeforeItsFirstStep) {
     rank.resources->memory_peak_bytes = 460;
   }
   EXPECT_THAT(rules(run), ElementsAre("memory-full"));
-  EXPECT_THAT(advise(run, find_all(run)), ElementsAre(HasSubstr("Memory is nearly full")));
+  EXPECT_THAT(advise(run, diagnose(run)), ElementsAre(HasSubstr("Memory is nearly full")));
 }
 
 // A larger cap helps only where a step has little work for its communication, and only memory of the host is known.
@@ -322,7 +320,7 @@ TEST(ResourceAdvice, SaysThatALargerCapFitsOnlyWhereThatIsKnownAndHelps) {
   EXPECT_THAT(rules(run), IsEmpty());
   with_communication(30);
   EXPECT_THAT(rules(run), ElementsAre("memory-unused"));
-  EXPECT_THAT(advise(run, find_all(run)), Contains(HasSubstr("(30 %), and each step has little work")));
+  EXPECT_THAT(advise(run, diagnose(run)), Contains(HasSubstr("(30 %), and each step has little work")));
   run.ranks[1].resources->on_device = 1;
   EXPECT_THAT(rules(run), IsEmpty());
   run.ranks[1].resources->on_device = 0;

@@ -70,19 +70,19 @@ TEST_F(WebConfigTest, RefusesByLineWhatItDoesNotKnow) {
 
 class BasicAuthTest : public ::testing::Test {
  protected:
-  Verdict verdict(const std::string& password, const std::string& client, int second,
-                  const std::string& name = "prometheus") {
+  Access verdict(const std::string& password, const std::string& client, int second,
+                 const std::string& name = "prometheus") {
     return later(password, client, second, name).get();
   }
 
-  std::future<Verdict> later(const std::string& password, const std::string& client, int second,
-                             const std::string& name = "prometheus") {
+  std::future<Access> later(const std::string& password, const std::string& client, int second,
+                            const std::string& name = "prometheus") {
     const auto now = start_ + seconds(second);
-    const auto promise = std::make_shared<std::promise<Verdict>>();
+    const auto promise = std::make_shared<std::promise<Access>>();
     if (const auto known = auth_.check(name, password, client, now)) {
       promise->set_value(*known);
     } else {
-      auth_.hash(name, password, client, now, [promise](Verdict verdict) { promise->set_value(verdict); });
+      auth_.hash(name, password, client, now, [promise](Access verdict) { promise->set_value(verdict); });
     }
     return promise->get_future();
   }
@@ -93,20 +93,20 @@ class BasicAuthTest : public ::testing::Test {
 };
 
 TEST_F(BasicAuthTest, OnlyTheRightPasswordIsAcceptedAndRememberedForLater) {
-  EXPECT_EQ(verdict("wrong", "a", 0), Verdict::refused);
-  EXPECT_EQ(verdict("test", "a", 0), Verdict::too_many);  // a hash a second
-  EXPECT_EQ(verdict("test", "a", 1, "nobody"), Verdict::refused);
-  EXPECT_EQ(verdict("test", "a", 2), Verdict::accepted);
-  EXPECT_EQ(verdict("", "a", 3), Verdict::refused);
-  EXPECT_EQ(verdict("test", "a", 3), Verdict::accepted);  // without a hash
+  EXPECT_EQ(verdict("wrong", "a", 0), Access::refused);
+  EXPECT_EQ(verdict("test", "a", 0), Access::too_many);  // a hash a second
+  EXPECT_EQ(verdict("test", "a", 1, "nobody"), Access::refused);
+  EXPECT_EQ(verdict("test", "a", 2), Access::accepted);
+  EXPECT_EQ(verdict("", "a", 3), Access::refused);
+  EXPECT_EQ(verdict("test", "a", 3), Access::accepted);  // without a hash
 }
 
 TEST_F(BasicAuthTest, GuessersDelayOthersAndNeverLockThemOut) {
-  std::vector<std::future<Verdict>> guesses;
+  std::vector<std::future<Access>> guesses;
   for (const char* guesser : {"b", "c", "d", "e", "f"}) guesses.push_back(later("wrong", guesser, 0));
-  EXPECT_EQ(verdict("wrong", "f", 0), Verdict::too_many);  // one at a time
-  EXPECT_EQ(verdict("test", "head", 0), Verdict::accepted);
-  for (auto& guess : guesses) EXPECT_EQ(guess.get(), Verdict::refused);
+  EXPECT_EQ(verdict("wrong", "f", 0), Access::too_many);  // one at a time
+  EXPECT_EQ(verdict("test", "head", 0), Access::accepted);
+  for (auto& guess : guesses) EXPECT_EQ(guess.get(), Access::refused);
 }
 
 TEST_F(BasicAuthTest, ItsEndAnswersAllThatWait) {
@@ -114,14 +114,14 @@ TEST_F(BasicAuthTest, ItsEndAnswersAllThatWait) {
   auto second = later("wrong", "b", 0);
   auto third = later("wrong", "c", 0);
   auth_.stop();
-  EXPECT_EQ(third.get(), Verdict::too_many);
-  EXPECT_EQ(verdict("test", "d", 0), Verdict::too_many);
+  EXPECT_EQ(third.get(), Access::too_many);
+  EXPECT_EQ(verdict("test", "d", 0), Access::too_many);
 }
 
 TEST_F(BasicAuthTest, IsRequiredWithUsersAndRefusesANameThatDoesNotExist) {
   EXPECT_TRUE(auth_.required());
   EXPECT_FALSE(BasicAuth(std::map<std::string, std::string>()).required());
-  EXPECT_EQ(verdict("", "a", 0, ""), Verdict::refused);
+  EXPECT_EQ(verdict("", "a", 0, ""), Access::refused);
 }
 
 // A directory of users or slurmctld may hang.

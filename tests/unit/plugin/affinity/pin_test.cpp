@@ -10,9 +10,9 @@
 
 #include "common/error.h"
 #include "common/files.h"
+#include "common/launcher.h"
 #include "common/leaf/cpu_list.h"
 #include "common/process.h"
-#include "plugin/affinity/launcher.h"
 
 namespace lockstep::affinity {
 namespace {

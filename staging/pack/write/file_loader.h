@@ -2,21 +2,18 @@
 // a network file system. At most kWindow files of kMaxLoaded bytes are in memory, and fewer if this process
 // may open only few descriptors (ulimit -n).
 //
-// Threads: next() must be called by one thread; the destructor joins the loader's own threads.
+// Threads: next() must be called by one thread; the destructor waits for the files that are being loaded.
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
-#include <exception>
 #include <filesystem>
-#include <mutex>
 #include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "common/files.h"
+#include "common/ordered_prefetch.h"
 
 namespace lockstep::pack {
 
@@ -43,7 +40,7 @@ class OpenFolder {
   UniqueFd fd_;
 };
 
-class OrderedLoader {
+class FileLoader {
  public:
   static constexpr std::size_t kWindow = 256;
   static constexpr std::uint64_t kMaxLoaded = std::uint64_t{256} << 10;
@@ -53,45 +50,28 @@ class OrderedLoader {
   /// `files` are relative to `folder` and must outlive the loader, which begins with number `first`. If `threads` is 0,
   /// it begins with one thread and adds more while they mostly wait for the file system. The limit of open descriptors
   /// also limits the threads.
-  OrderedLoader(std::filesystem::path folder, const std::vector<std::string>& files, std::size_t first,
-                int threads);
-  ~OrderedLoader();
-  OrderedLoader(const OrderedLoader&) = delete;
-  OrderedLoader& operator=(const OrderedLoader&) = delete;
+  FileLoader(std::filesystem::path folder, const std::vector<std::string>& files, std::size_t first,
+             int threads);
 
   /// The next file in order; call it once for each file. Throws Error naming a file that cannot be read, is
   /// not a regular file, or changes meanwhile. Returns nullopt once *stop is true, even if the file system
   /// hangs.
   std::optional<LoadedFile> next(const std::atomic<bool>* stop = nullptr);
 
-  int threads() const { return static_cast<int>(threads_.size()); }
+  int threads() const { return prefetch_.threads(); }
 
  private:
-  struct Slot {
-    LoadedFile file;
-    std::exception_ptr error;
-    bool ready = false;
-  };
+  LoadedFile load(const std::string& path, int worker);
 
-  void start_thread();
-  void work();
-  Slot load_slot(const std::string& path, OpenFolder& folder) const;
-  LoadedFile load(const std::string& path, OpenFolder& folder) const;
-
-  std::filesystem::path folder_;
+  const std::filesystem::path folder_;
   const std::vector<std::string>& files_;
-  const std::size_t window_;  // files that threads have taken and next() has not returned; each may be open
-  const int max_threads_;     // each keeps a folder open
+  const int max_threads_;  // each keeps a folder open
   const bool may_grow_;
-  std::mutex mutex_;
-  std::condition_variable filled_;
-  std::condition_variable freed_;
-  std::vector<Slot> slots_{kWindow};
-  std::size_t taken_;        // files that threads have taken
-  std::size_t returned_;     // files that next() has returned
-  double load_seconds_ = 0;  // per file, as a moving average
-  bool stop_ = false;
-  std::vector<std::jthread> threads_;
+  std::vector<OpenFolder> open_folders_;  // of each thread
+  std::atomic<double> load_seconds_ =
+      0;  // per file, as a moving average; if two threads add at once, one is lost
+  std::size_t claimed_;
+  OrderedPrefetch<std::size_t, LoadedFile> prefetch_;  // the last member: its threads use the others
 };
 
 }  // namespace lockstep::pack

@@ -1,4 +1,4 @@
-#include "exporters/node/staging_record.h"
+#include "exporters/staging_record.h"
 
 #include <fcntl.h>
 
@@ -6,10 +6,10 @@
 #include <nlohmann/json.hpp>
 
 #include "common/error.h"
+#include "common/files.h"
 #include "common/leaf/text.h"
-#include "exporters/node/untrusted_file.h"
 
-namespace lockstep::exporter {
+namespace lockstep {
 namespace {
 
 constexpr std::uint64_t kMaxBytes = 1 << 20;
@@ -100,4 +100,4 @@ std::optional<StagingRecord> read_staging_record(const std::filesystem::path& pa
   return read_staging_record(AT_FDCWD, path.string());
 }
 
-}  // namespace lockstep::exporter
+}  // namespace lockstep

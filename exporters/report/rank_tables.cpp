@@ -1,17 +1,18 @@
-#include "exporters/report/resource_view.h"
+#include "exporters/report/rank_tables.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <optional>
 #include <span>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "common/units.h"
 #include "exporters/report/picture.h"
-#include "exporters/report/svg.h"
 
 namespace lockstep::report {
 namespace {
@@ -19,16 +20,91 @@ namespace {
 using record::Resources;
 using record::Snapshot;
 
-constexpr std::size_t kMaxProcessesShown = 8;
-
-double seconds(std::uint64_t ns) {
-  return static_cast<double>(ns) * 1e-9;
-}
+constexpr std::size_t kMaxShown = 8;  // in texts
 
 struct Column {
   const char* name;
   const char* title;
 };
+
+struct TableRow {
+  int rank;
+  std::string node;
+  std::vector<std::string> cells;
+};
+
+std::string text_of(const std::string& title, std::span<const Column> columns,
+                    const std::vector<TableRow>& rows) {
+  std::size_t width = 4;
+  for (const TableRow& row : rows) width = std::max(width, row.node.size());
+  std::string text = fmt::format("\n{}:\n{:>4}  {:<{}}", title, "rank", "node", width);
+  const auto size = [](const Column& column) {
+    return std::max<std::size_t>(9, std::string_view(column.name).size());
+  };
+  for (const Column& column : columns) text += fmt::format(" {:>{}}", column.name, size(column));
+  for (const TableRow& row : rows) {
+    text += fmt::format("\n{:>4}  {:<{}}", row.rank, row.node, width);
+    for (std::size_t i = 0; i < columns.size(); ++i)
+      text += fmt::format(" {:>{}}", row.cells[i], size(columns[i]));
+  }
+  return text + "\n";
+}
+
+std::string html_of(const std::string& title, std::span<const Column> columns,
+                    const std::vector<TableRow>& rows) {
+  std::string html = fmt::format(
+      "\n<h2>{}<div class=\"scroll\"><table><tr><th>rank</th><th class=\"name\">node</th>", title);
+  for (const Column& column : columns) html += fmt::format("<th>{}</th>", column.title);
+  html += "</tr>\n";
+  for (const TableRow& row : rows) {
+    html += fmt::format("<tr><td>{}</td><td class=\"name\">{}</td>", row.rank, escape(row.node));
+    for (const std::string& cell : row.cells) html += fmt::format("<td>{}</td>", cell);
+    html += "</tr>\n";
+  }
+  return html + "</table></div>";
+}
+
+constexpr std::array<Column, 7> kLateness = {
+    {{"own_ms", "own time"},
+     {"to_peers", "own time ÷ median of the other ranks"},
+     {"to_past", "own time lately ÷ before"},
+     {"late_rank", "waits longest for"},
+     {"waits_ms", "waits for it"},
+     {"delays_ms", "the others wait for this rank"},
+     {"step_if_median_ms", "step if this rank were like the median"}}};
+
+// The slowest first.
+std::vector<TableRow> slowest_rows(const Stragglers& stragglers) {
+  std::vector<RankScore> ranks = stragglers.ranks;
+  std::stable_sort(ranks.begin(), ranks.end(),
+                   [](const auto& a, const auto& b) { return a.to_peers > b.to_peers; });
+  if (ranks.size() > kMaxShown) ranks.resize(kMaxShown);
+  const auto number = [](double value) { return fmt::format("{:.2f}", value); };
+  std::vector<TableRow> rows;
+  for (const RankScore& rank : ranks) {
+    rows.push_back({rank.rank,
+                    rank.node,
+                    {number(rank.own_ms), number(rank.to_peers), rank.to_past ? number(*rank.to_past) : "-",
+                     rank.late_rank >= 0 ? fmt::format("rank {}", rank.late_rank) : "-",
+                     number(rank.waits_ms), number(rank.delays_ms), number(rank.step_ms_if_median)}});
+  }
+  return rows;
+}
+
+std::string heading(const Stragglers& stragglers) {
+  return fmt::format(
+      "own time, without waiting for others ({}last {} steps; the slowest rank of a step works {:.1f} % longer than the mean)",
+      stragglers.ranks.size() > kMaxShown ? fmt::format("the {} slowest ranks, ", kMaxShown) : "",
+      stragglers.steps, 100 * stragglers.imbalance);
+}
+
+nlohmann::json or_null(const std::optional<double>& value) {
+  return value ? nlohmann::json(*value) : nlohmann::json();
+}
+
+double seconds(std::uint64_t ns) {
+  return static_cast<double>(ns) * 1e-9;
+}
 
 constexpr std::array<Column, 11> kUsed = {{{"cpus", "CPUs used, mean"},
                                            {"user_s", "processor time in the program"},
@@ -42,7 +118,7 @@ constexpr std::array<Column, 11> kUsed = {{{"cpus", "CPUs used, mean"},
                                            {"reads", "read calls"},
                                            {"switches", "times that another thread got the CPU"}}};
 
-std::vector<std::string> cells(const Snapshot& rank) {
+std::vector<std::string> process_cells(const Snapshot& rank) {
   const Resources& used = *rank.resources;
   return {fmt::format("{:.2f}", cpus_used(rank)),
           fmt::format("{:.1f}", seconds(used.user_ns)),
@@ -110,7 +186,7 @@ std::vector<std::string> exchanged_cells(const Snapshot& rank) {
   return cells;
 }
 
-// The ranks with a value, the largest first in texts.
+// A table of the ranks with a value, the largest first in texts.
 struct Table {
   const char* title;
   const char* largest;
@@ -125,12 +201,19 @@ struct Table {
     }
     return with_value;
   }
+
+  std::vector<TableRow> rows(const std::vector<const Snapshot*>& ranks) const {
+    std::vector<TableRow> rows;
+    for (const Snapshot* rank : ranks)
+      rows.push_back({rank->identity.rank, rank->identity.node, cells(*rank)});
+    return rows;
+  }
 };
 
 const std::array kTables = {
     Table{"processes", "memory", kUsed,
           [](const Snapshot& rank) { return std::max<std::uint64_t>(1, rank.resources->memory_peak_bytes); },
-          cells},
+          process_cells},
     Table{"GPUs", "time slowed", kGpuUsed,
           [](const Snapshot& rank) {
             return rank.resources->gpu.sampled() ? 1 + rank.resources->gpu.slowed_ns : 0;
@@ -143,47 +226,6 @@ const std::array kTables = {
             return ns;
           },
           exchanged_cells}};
-
-std::string text_of(const Table& table, const Run& run) {
-  std::vector<const Snapshot*> ranks = table.ranks(run);
-  if (ranks.empty()) return "";
-  std::stable_sort(ranks.begin(), ranks.end(),
-                   [&](const Snapshot* a, const Snapshot* b) { return table.value(*a) > table.value(*b); });
-  std::string text = fmt::format("\n{}:\n", table.title);
-  if (ranks.size() > kMaxProcessesShown) {
-    text =
-        fmt::format("\n{} (the {} with the largest {}):\n", table.title, kMaxProcessesShown, table.largest);
-    ranks.resize(kMaxProcessesShown);
-  }
-  std::size_t width = 4;
-  for (const Snapshot* rank : ranks) width = std::max(width, rank->identity.node.size());
-  text += fmt::format("{:>4}  {:<{}}", "rank", "node", width);
-  for (const Column& column : table.columns) text += fmt::format(" {:>9}", column.name);
-  text += "\n";
-  for (const Snapshot* rank : ranks) {
-    text += fmt::format("{:>4}  {:<{}}", rank->identity.rank, rank->identity.node, width);
-    for (const std::string& cell : table.cells(*rank)) text += fmt::format(" {:>9}", cell);
-    text += "\n";
-  }
-  return text;
-}
-
-std::string html_of(const Table& table, const Run& run) {
-  const std::vector<const Snapshot*> ranks = table.ranks(run);
-  if (ranks.empty()) return "";
-  std::string html =
-      fmt::format("\n<h2>{}{}</h2><div class=\"scroll\"><table><tr><th>rank</th><th class=\"name\">node</th>",
-                  static_cast<char>(std::toupper(table.title[0])), table.title + 1);
-  for (const Column& column : table.columns) html += fmt::format("<th>{}</th>", column.title);
-  html += "</tr>\n";
-  for (const Snapshot* rank : ranks) {
-    html += fmt::format("<tr><td>{}</td><td class=\"name\">{}</td>", rank->identity.rank,
-                        escape(rank->identity.node));
-    for (const std::string& cell : table.cells(*rank)) html += fmt::format("<td>{}</td>", cell);
-    html += "</tr>\n";
-  }
-  return html + "</table></div>";
-}
 
 // Of the kinds that were measured.
 nlohmann::json collectives_json(const Snapshot& rank) {
@@ -225,24 +267,82 @@ nlohmann::json gpu_json(const record::Gpu& gpu) {
           {"allocator_retries", gpu.allocator_retries},
           {"allocator_unused_bytes", gpu.allocator_unused_bytes}};
 }
-
 }  // namespace
 
-double cpus_used(const Snapshot& rank) {
-  if (!rank.resources || rank.resources->sampled_ns <= rank.start_monotonic_ns) return 0;
-  return static_cast<double>(rank.resources->user_ns + rank.resources->system_ns) /
-         static_cast<double>(rank.resources->sampled_ns - rank.start_monotonic_ns);
+std::string straggler_text(const Stragglers& stragglers) {
+  if (stragglers.ranks.size() < 2) return "";
+  return text_of(heading(stragglers), kLateness, slowest_rows(stragglers));
+}
+
+std::string straggler_html(const Stragglers& stragglers) {
+  if (stragglers.ranks.size() < 2) return "";
+  const std::string title = fmt::format(
+      "Ranks that others wait for</h2>\n<p class=\"note\">Milliseconds per step; {}. Lately is the newest quarter of them.</p>",
+      heading(stragglers));
+  return html_of(title, kLateness, slowest_rows(stragglers));
+}
+
+nlohmann::json straggler_json(const Stragglers& stragglers) {
+  nlohmann::json ranks = nlohmann::json::array();
+  for (const RankScore& rank : stragglers.ranks) {
+    ranks.push_back({{"rank", rank.rank},
+                     {"node", rank.node},
+                     {"own_ms", rank.own_ms},
+                     {"to_peers", rank.to_peers},
+                     {"to_past", or_null(rank.to_past)},
+                     {"late_rank", rank.late_rank >= 0 ? nlohmann::json(rank.late_rank) : nlohmann::json()},
+                     {"waits_ms", rank.waits_ms},
+                     {"delays_ms", rank.delays_ms},
+                     {"step_ms_if_median", rank.step_ms_if_median}});
+  }
+  nlohmann::json found = nlohmann::json::array();
+  for (const Straggler& one : stragglers.found) {
+    found.push_back({{"cause", kCauseNames.at(static_cast<std::size_t>(one.cause))},
+                     {"ranks", one.ranks},
+                     {"node", one.node.empty() ? nlohmann::json() : nlohmann::json(one.node)},
+                     {"lost_ms", one.lost_ms},
+                     {"step_ms_without", one.step_ms_without},
+                     {"often", one.often},
+                     {"excess", one.excess},
+                     {"more_tokens", one.more_tokens},
+                     {"longer_samples", one.longer_samples},
+                     {"phases", one.phases},
+                     {"to_past", or_null(one.to_past)}});
+  }
+  return {{"steps", stragglers.steps},
+          {"step_ms", stragglers.step_ms},
+          {"step_ms_without_late", or_null(stragglers.step_ms_without_late)},
+          {"imbalance", stragglers.imbalance},
+          {"network_ms", stragglers.network_ms},
+          {"ranks", std::move(ranks)},
+          {"found", std::move(found)}};
 }
 
 std::string resource_text(const Run& run) {
   std::string text;
-  for (const Table& table : kTables) text += text_of(table, run);
+  for (const Table& table : kTables) {
+    std::vector<const Snapshot*> ranks = table.ranks(run);
+    if (ranks.empty()) continue;
+    std::stable_sort(ranks.begin(), ranks.end(),
+                     [&](const Snapshot* a, const Snapshot* b) { return table.value(*a) > table.value(*b); });
+    std::string title = table.title;
+    if (ranks.size() > kMaxShown) {
+      title += fmt::format(" (the {} with the largest {})", kMaxShown, table.largest);
+      ranks.resize(kMaxShown);
+    }
+    text += text_of(title, table.columns, table.rows(ranks));
+  }
   return text;
 }
 
 std::string resource_html(const Run& run) {
   std::string html;
-  for (const Table& table : kTables) html += html_of(table, run);
+  for (const Table& table : kTables) {
+    const auto ranks = table.ranks(run);
+    if (ranks.empty()) continue;
+    const auto first = static_cast<char>(std::toupper(table.title[0]));
+    html += html_of(fmt::format("{}{}</h2>", first, table.title + 1), table.columns, table.rows(ranks));
+  }
   return html;
 }
 

@@ -1,4 +1,4 @@
-#include "runtime/data/ordered_prefetch.h"
+#include "common/ordered_prefetch.h"
 
 #include <gmock/gmock.h>
 #include <sys/resource.h>
@@ -10,7 +10,7 @@
 
 #include "common/error.h"
 
-namespace lockstep::data {
+namespace lockstep {
 namespace {
 
 // Claims 0, 1, … up to a number.
@@ -191,4 +191,4 @@ TEST(OrderedPrefetch, EndsItsThreadsIfMemoryForAThreadIsMissing) {
 }
 
 }  // namespace
-}  // namespace lockstep::data
+}  // namespace lockstep

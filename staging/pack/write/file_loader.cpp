@@ -1,4 +1,4 @@
-#include "staging/pack/write/ordered_loader.h"
+#include "staging/pack/write/file_loader.h"
 
 #include <fcntl.h>
 #include <sys/resource.h>
@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 
 #include "common/clock.h"
 #include "common/error.h"
@@ -38,89 +37,43 @@ namespace {
 std::size_t free_descriptors() {
   struct rlimit limit {};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return 1U << 20U;
-  return limit.rlim_cur - std::min<rlim_t>(limit.rlim_cur, OrderedLoader::kOtherDescriptors);
+  return limit.rlim_cur - std::min<rlim_t>(limit.rlim_cur, FileLoader::kOtherDescriptors);
 }
 
 }  // namespace
 
-OrderedLoader::OrderedLoader(std::filesystem::path folder, const std::vector<std::string>& files,
-                             std::size_t first, int threads)
+FileLoader::FileLoader(std::filesystem::path folder, const std::vector<std::string>& files, std::size_t first,
+                       int threads)
     : folder_(std::move(folder)),
       files_(files),
-      window_(std::clamp<std::size_t>(free_descriptors() / 2, 1, kWindow)),
       max_threads_(static_cast<int>(std::clamp<std::size_t>(free_descriptors() / 2, 1, kMaxThreads))),
       may_grow_(threads <= 0),
-      taken_(first),
-      returned_(first) {
-  // One thread is fastest for files in memory: several would wait for each other at every file.
-  for (int i = 0; i < std::clamp(threads, 1, max_threads_); ++i) start_thread();
+      open_folders_(static_cast<std::size_t>(max_threads_)),
+      claimed_(first),
+      // One thread is fastest for files in memory: several would wait for each other at every file. A file in the
+      // window may be open.
+      prefetch_(
+          {.threads = std::clamp(threads, 1, max_threads_),
+           .ahead = std::clamp<std::size_t>(free_descriptors() / 2, 1, kWindow),
+           .cpus = {}},
+          [this] { return claimed_ < files_.size() ? std::optional(claimed_++) : std::nullopt; },
+          [this](std::size_t number, int worker) { return load(files_[number], worker); }) {
 }
 
-OrderedLoader::~OrderedLoader() {
-  {
-    const std::lock_guard lock(mutex_);
-    stop_ = true;
-  }
-  freed_.notify_all();
-}
-
-void OrderedLoader::start_thread() {
-  threads_.emplace_back([this] { work(); });
-}
-
-std::optional<LoadedFile> OrderedLoader::next(const std::atomic<bool>* stop) {
+std::optional<LoadedFile> FileLoader::next(const std::atomic<bool>* stop) {
   constexpr double kSlow = 300e-6;  // seconds for a small file; files in memory take less
-  std::unique_lock lock(mutex_);
-  Slot& slot = slots_[returned_ % kWindow];
   // No file has been read ahead because all threads wait for a slow file system.
-  if (!slot.ready && may_grow_ && load_seconds_ > kSlow && threads() < max_threads_) start_thread();
-  while (!slot.ready) {
-    if (stop != nullptr && stop->load()) return {};
-    filled_.wait_for(lock, std::chrono::milliseconds(100));
-  }
-  if (stop != nullptr && stop->load()) return {};
-  Slot done = std::exchange(slot, Slot());
-  ++returned_;
-  lock.unlock();
-  freed_.notify_one();
-  if (done.error) std::rethrow_exception(done.error);
-  return std::move(done.file);
+  if (may_grow_ && load_seconds_ > kSlow && threads() < max_threads_ && !prefetch_.ready())
+    prefetch_.add_thread();
+  return prefetch_.next(stop);
 }
 
-void OrderedLoader::work() {
-  OpenFolder folder;
-  std::unique_lock lock(mutex_);
-  for (;;) {
-    freed_.wait(lock, [&] { return stop_ || taken_ == files_.size() || taken_ < returned_ + window_; });
-    if (stop_ || taken_ == files_.size()) return;
-    const std::size_t number = taken_++;
-    lock.unlock();
-    const std::uint64_t begin = monotonic_ns();
-    Slot slot = load_slot(files_[number], folder);
-    const double seconds = seconds_between(begin, monotonic_ns());
-    lock.lock();
-    load_seconds_ += (seconds - load_seconds_) / 16;
-    slots_[number % kWindow] = std::move(slot);
-    if (number == returned_) filled_.notify_one();
-  }
-}
-
-OrderedLoader::Slot OrderedLoader::load_slot(const std::string& path, OpenFolder& folder) const {
-  Slot slot;
-  slot.ready = true;
-  try {
-    slot.file = load(path, folder);
-  } catch (...) {
-    slot.error = std::current_exception();
-  }
-  return slot;
-}
-
-LoadedFile OrderedLoader::load(const std::string& path, OpenFolder& folder) const {
+LoadedFile FileLoader::load(const std::string& path, int worker) {
+  const std::uint64_t begin = monotonic_ns();
   const std::filesystem::path full = folder_ / path;
   LoadedFile file;
   file.path = path;
-  file.fd = folder.open(folder_, path);
+  file.fd = open_folders_[static_cast<std::size_t>(worker)].open(folder_, path);
   struct stat status {};
   if (::fstat(file.fd.get(), &status) != 0) fail_errno("cannot stat {}", full.string());
   if (!S_ISREG(status.st_mode)) fail("{} is not a regular file", full.string());
@@ -144,6 +97,7 @@ LoadedFile OrderedLoader::load(const std::string& path, OpenFolder& folder) cons
   file.content.resize(file.size);
   file.xxh3 = xxh3_64(file.content);
   file.fd.reset();
+  load_seconds_ = load_seconds_ + (seconds_between(begin, monotonic_ns()) - load_seconds_) / 16;
   return file;
 }
 

@@ -1,14 +1,17 @@
 // A queue that builds items ahead of use on a few threads and returns them in the order of their claims. At most
 // `ahead` items are being built or waiting. If claiming or building an item throws, next() throws that exception in the
-// item's place. The threads live as long as the queue, so there is no pause between two epochs.
+// item's place. The threads live as long as the queue, so there is no pause between two epochs of a
+// loader.
 //
-// Threads: one thread calls next(), next_if_ready() and restart(). `claim` runs on the worker threads, one
+// Threads: one thread calls the members. `claim` runs on the worker threads, one
 // call at a time; `build` runs on them too, several calls at a time.
 #pragma once
 
 #include <cxxabi.h>
 #include <pthread.h>
 
+#include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -25,7 +28,7 @@
 #include "common/error.h"
 #include "common/leaf/cpu_list.h"
 
-namespace lockstep::data {
+namespace lockstep {
 
 struct PrefetchOptions {
   int threads = 1;
@@ -49,7 +52,7 @@ class OrderedPrefetch {
                   std::function<T(const Claim&, int)> build)
       : claim_(std::move(claim)), build_(std::move(build)), slots_(options.ahead) {
     try {
-      start(options);
+      for (int i = 0; i < options.threads; ++i) add_thread(options.cpus);
     } catch (...) {
       stop();
       throw;
@@ -61,10 +64,15 @@ class OrderedPrefetch {
   OrderedPrefetch& operator=(const OrderedPrefetch&) = delete;
 
   /// Waits for the next item and returns it; nullopt after the end. Throws the exception of claiming or
-  /// building it, again at every call until restart().
-  std::optional<T> next() {
+  /// building it, again at every call until restart(). Once *stop is true, it returns nullopt without the item.
+  std::optional<T> next(const std::atomic<bool>* stop = nullptr) {
     std::unique_lock lock(mutex_);
-    ready_.wait(lock, [&] { return is_ready(); });
+    if (stop == nullptr) {
+      ready_.wait(lock, [&] { return is_ready(); });
+    } else {
+      while (!is_ready() && !stop->load()) ready_.wait_for(lock, std::chrono::milliseconds(100));
+      if (stop->load()) return std::nullopt;
+    }
     return take(lock);
   }
 
@@ -74,6 +82,22 @@ class OrderedPrefetch {
     ready = is_ready();
     if (!ready) return std::nullopt;
     return take(lock);
+  }
+
+  /// Whether next() would return at once.
+  bool ready() {
+    const std::lock_guard lock(mutex_);
+    return is_ready();
+  }
+
+  int threads() const { return static_cast<int>(threads_.size()); }
+  /// Starts one more, on these CPUs; empty: those of the calling thread.
+  void add_thread(const std::vector<int>& cpus = {}) {
+    try {
+      threads_.emplace_back([this, worker = threads(), cpus] { work(worker, cpus); });
+    } catch (const std::system_error& error) {
+      fail("cannot start worker thread {}: {}", threads() + 1, error.what());
+    }
   }
 
   /// Discards the items built or claimed, calls `change`, which may change what `claim` returns, and begins
@@ -97,16 +121,6 @@ class OrderedPrefetch {
     std::exception_ptr failure;
     bool end = false;
   };
-
-  void start(const PrefetchOptions& options) {
-    for (int i = 0; i < options.threads; ++i) {
-      try {
-        threads_.emplace_back([this, i, cpus = options.cpus] { work(i, cpus); });
-      } catch (const std::system_error& error) {
-        fail("cannot start worker thread {} of {}: {}", i + 1, options.threads, error.what());
-      }
-    }
-  }
 
   bool is_ready() const {
     const Slot& slot = slots_[taken_ % slots_.size()];
@@ -221,4 +235,4 @@ class OrderedPrefetch {
   std::vector<std::thread> threads_;
 };
 
-}  // namespace lockstep::data
+}  // namespace lockstep

@@ -1,4 +1,4 @@
-// The number of this process among its node's tasks, from the environment variables of its launcher.
+// This process's place in its job, from the environment variables of its launcher: mpirun, srun or torchrun.
 //
 // Threads: safe as long as no thread changes the environment.
 #pragma once
@@ -6,7 +6,15 @@
 #include <optional>
 #include <string>
 
-namespace lockstep::affinity {
+namespace lockstep {
+
+/// The rank of a process that mpirun, or srun with PMIx or PMI, has started: MPI finds the others. Throws UsageError naming
+/// a variable that is not a number.
+std::optional<int> mpi_rank();
+
+/// For a process without mpi_rank(). Throws UsageError if it is one of several tasks of srun: each would believe that it is
+/// the only rank. Prints a line if it is in a job of several ranks, but alone.
+void check_that_alone();
 
 struct LocalRank {
   int rank = 0;  ///< 0…
@@ -24,4 +32,4 @@ std::optional<LocalRank> find_local_rank();
 /// The entry for node `node` of Slurm's list of task counts, "2(x3),1". Throws UsageError naming the text.
 int tasks_on_node(const std::string& counts, long node);
 
-}  // namespace lockstep::affinity
+}  // namespace lockstep

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-namespace lockstep::exporter {
+namespace lockstep {
 
 struct StagedSource {
   std::string source;
@@ -58,4 +58,4 @@ std::optional<StagingRecord> read_staging_record(int folder, const std::string& 
 /// The same for a path.
 std::optional<StagingRecord> read_staging_record(const std::filesystem::path& path);
 
-}  // namespace lockstep::exporter
+}  // namespace lockstep

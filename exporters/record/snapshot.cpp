@@ -1,11 +1,24 @@
-#include "exporters/record/waits.h"
+#include "exporters/record/snapshot.h"
 
 #include <algorithm>
+#include <array>
+#include <cstdio>
 #include <utility>
 
 namespace lockstep::record {
 
-std::map<int, double> waits_by_rank(const std::vector<Step>& steps) {
+std::string uuid_text(const Gpu& gpu) {
+  std::array<char, 48> text{};
+  const auto [high, low] = gpu.uuid;
+  std::snprintf(text.data(), text.size(), "GPU-%08llx-%04llx-%04llx-%04llx-%012llx",
+                static_cast<unsigned long long>(high >> 32U),
+                static_cast<unsigned long long>(high >> 16U & 0xffffU),
+                static_cast<unsigned long long>(high & 0xffffU), static_cast<unsigned long long>(low >> 48U),
+                static_cast<unsigned long long>(low & 0xffff'ffff'ffffU));
+  return text.data();
+}
+
+std::map<int, double> waits_by_rank(std::span<const Step> steps) {
   std::map<int, double> waits;
   for (const Step& step : steps) {
     if (step.late_rank < 0 || !std::in_range<int>(step.late_rank) || step.comm_wait_ns == 0) continue;

@@ -1,7 +1,10 @@
-#include "plugin/affinity/launcher.h"
+#include "common/launcher.h"
+
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <array>
+#include <cstdio>
 #include <string_view>
 #include <vector>
 
@@ -11,7 +14,7 @@
 #include "common/leaf/number.h"
 #include "common/leaf/split.h"
 
-namespace lockstep::affinity {
+namespace lockstep {
 namespace {
 
 struct Launcher {
@@ -74,6 +77,33 @@ std::optional<LocalRank> from_slurm() {
 
 }  // namespace
 
+std::optional<int> mpi_rank() {
+  for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"}) {
+    if (const auto rank = environment::get_integer(name)) return static_cast<int>(*rank);
+  }
+  return std::nullopt;
+}
+
+void check_that_alone() {
+  // A batch script has SLURM_PROCID too, but was not started by srun.
+  const auto tasks = environment::get_integer("SLURM_STEP_NUM_TASKS");
+  if (environment::get("SLURM_PROCID") && environment::get("SLURM_STEP_ID") && tasks.value_or(1) > 1) {
+    fail_usage(
+        "srun started {} tasks without PMIx, so they cannot find each other: use srun --mpi=pmix (docs/users/troubleshooting.md)",
+        *tasks);
+  }
+  // Of a batch script or a shell of salloc, and of torchrun.
+  for (const char* name : {"SLURM_NTASKS", "WORLD_SIZE"}) {
+    const auto ranks = environment::get_integer(name);
+    if (ranks.value_or(1) <= 1) continue;
+    fmt::print(
+        stderr,
+        "lockstep: neither srun nor mpirun has started this program, so it trains alone although {}={}: start it with srun --mpi=pmix, or with mpirun (docs/users/ddp.md)\n",
+        name, *ranks);
+    break;
+  }
+}
+
 int tasks_on_node(const std::string& counts, long node) {
   for (const std::string_view part : split(counts, ',')) {
     const auto times = part.find("(x");
@@ -99,4 +129,4 @@ std::optional<LocalRank> find_local_rank() {
   return from_slurm();
 }
 
-}  // namespace lockstep::affinity
+}  // namespace lockstep
