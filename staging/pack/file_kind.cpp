@@ -39,15 +39,19 @@ constexpr std::string_view kToTokens = "examples/recipes/text_to_tokens.py";
 constexpr std::string_view kWriteSamples =
     "write its samples with examples/recipes/tar_shards.py or token_file.py";
 
+/// Whether that recipe reads many texts from a file of this name; it unpacks these endings itself.
+bool holds_texts(std::string_view name) {
+  const bool packed = has_ending(name, {".gz", ".bz2", ".xz"});
+  if (packed) name = unpacked_name(name);
+  return has_ending(name, {".jsonl", ".ndjson", ".jsonlines", ".jl", ".csv", ".tsv", ".tab"}) ||
+         (packed && name.ends_with(".json"));
+}
+
 /// For files whose name, in lower case, shows what they are; "" for others.
 std::string advice_by_name(const std::string& name, const fs::path& file) {
   const std::string path = shell_word(file.string());
-  for (const std::string_view end : {".jsonl", ".jsonl.gz", ".ndjson", ".csv", ".tsv"}) {
-    if (!name.ends_with(end)) continue;
-    return fmt::format("{}make tokens of its texts with {} {} --field NAME",
-                       file.string().ends_with(end) ? "" : fmt::format("give it the ending {} and ", end),
-                       kToTokens, path);
-  }
+  if (holds_texts(name))
+    return fmt::format("make tokens of its texts with {} {} --field NAME", kToTokens, path);
   if (has_ending(name, {".parquet", ".arrow", ".feather"}))
     return fmt::format(
         "it is a table of a data set: convert Parquet and Arrow with {} --dataset FOLDER, or images_to_tars.py FOLDER",
@@ -145,7 +149,8 @@ std::string typical_file(const std::vector<std::string>& files) {
 std::string advice_of(const fs::path& file, bool alone) {
   const std::string name = lower_case(file.filename().string());
   std::string advice;
-  if (!name.ends_with(".jsonl.gz")) advice = advice_by_content(beginning_of(file), name, file, alone);
+  if (!holds_texts(name) || unpacked_name(name) == name)
+    advice = advice_by_content(beginning_of(file), name, file, alone);
   return advice.empty() ? advice_by_name(name, file) : advice;
 }
 
