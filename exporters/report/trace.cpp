@@ -4,8 +4,12 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <nlohmann/json.hpp>
+#include <span>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "common/error.h"
 #include "common/files.h"
@@ -52,11 +56,15 @@ class Trace {
     struct stat status {};
     if (::fstat(fd_.get(), &status) != 0) fail_errno("cannot read {}", path.string());
     const auto size = static_cast<std::uint64_t>(status.st_size);
-    first_line_ = read(0, kMaxFirstLine);
+    first_line_ = std::string(kMaxFirstLine, '\0');
+    first_line_.resize(read(0, first_line_));
     first_line_.resize(std::min(first_line_.size(), first_line_.find('\n')));
     begin_ = first_line_.size() + 1;
+    if (size <= begin_ + kEnd.size()) not_a_trace();
     end_ = size - kEnd.size();
-    if (size < begin_ + kEnd.size() || read(end_, kEnd.size()) != kEnd) not_a_trace();
+    std::string last_line(kEnd.size(), '\0');
+    read(end_, last_line);
+    if (last_line != kEnd) not_a_trace();
   }
 
   /// Names the run.
@@ -72,11 +80,11 @@ class Trace {
   }
 
   void write_events(int out, const fs::path& out_path) const {
-    for (std::uint64_t at = begin_; at < end_;) {
-      const std::string block = read(at, std::min<std::uint64_t>(kBlock, end_ - at));
-      if (block.empty()) not_a_trace();  // it became shorter
+    std::string block(std::min<std::uint64_t>(kBlock, end_ - begin_), '\0');
+    for (std::uint64_t at = begin_; at < end_; at += block.size()) {
+      block.resize(std::min<std::uint64_t>(block.size(), end_ - at));
+      if (read(at, block) < block.size()) not_a_trace();  // it became shorter
       write_all(out, block, out_path);
-      at += block.size();
     }
   }
 
@@ -85,12 +93,11 @@ class Trace {
     fail("{} is not a whole trace of lockstep: remove it", path_.string());
   }
 
-  std::string read(std::uint64_t offset, std::size_t max_bytes) const {
-    std::string text(max_bytes, '\0');
-    const ssize_t got = read_at(fd_.get(), std::as_writable_bytes(std::span(text)), offset);
+  // Returns the number of bytes, which is less than asked for at the end of the file.
+  std::size_t read(std::uint64_t offset, std::string& into) const {
+    const ssize_t got = read_at(fd_.get(), std::as_writable_bytes(std::span(into)), offset);
     if (got < 0) fail_errno("cannot read {}", path_.string());
-    text.resize(static_cast<std::size_t>(got));
-    return text;
+    return static_cast<std::size_t>(got);
   }
 
   fs::path path_;
