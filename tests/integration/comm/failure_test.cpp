@@ -150,12 +150,14 @@ TEST(Job, EndsWithALineWhenAnExceptionLeavesMain) {
 }
 
 TEST(Job, EndsWithoutMessagesOfMpi) {
+  const bool of_open_mpi_5 = run_process({"mpirun", "--version"}).output.find("(Open MPI) 5") != std::string::npos;
   for (const std::string how : {"throw", "leaves", "other-count"}) {
     for (const std::string wrong : {"0", "1"}) {
       const Job job = run(how, "2", "60", wrong);
       EXPECT_EQ(job.result.exit_code, 1);
       EXPECT_THAT(job.result.error, Not(HasSubstr("MPI_ABORT")));
-      EXPECT_THAT(job.result.error, Not(HasSubstr("-----")));
+      // The launcher of Open MPI 5 has a message of its own about every abort, and no option that leaves it out.
+      if (!of_open_mpi_5) EXPECT_THAT(job.result.error, Not(HasSubstr("-----")));
     }
   }
 }
