@@ -150,7 +150,8 @@ TEST(Job, EndsWithALineWhenAnExceptionLeavesMain) {
 }
 
 TEST(Job, EndsWithoutMessagesOfMpi) {
-  const bool of_open_mpi_5 = run_process({"mpirun", "--version"}).output.find("(Open MPI) 5") != std::string::npos;
+  const bool of_open_mpi_5 =
+      run_process({"mpirun", "--version"}).output.find("(Open MPI) 5") != std::string::npos;
   for (const std::string how : {"throw", "leaves", "other-count"}) {
     for (const std::string wrong : {"0", "1"}) {
       const Job job = run(how, "2", "60", wrong);
