@@ -69,12 +69,18 @@ std::filesystem::path parent_of(const std::filesystem::path& path) {
 }
 
 void write_file_atomically(const std::filesystem::path& path, std::string_view content, mode_t mode) {
+  write_file_atomically(
+      path, [&](int fd) { write_all(fd, content, path); }, mode);
+}
+
+void write_file_atomically(const std::filesystem::path& path, const std::function<void(int)>& write,
+                           mode_t mode) {
   const std::filesystem::path folder = parent_of(path);
   std::string temporary = (folder / ("." + path.filename().string() + ".XXXXXX")).string();
   UniqueFd fd(::mkostemp(temporary.data(), O_CLOEXEC));
   if (!fd) fail_errno("cannot create a temporary file in {}", folder.string());
   try {
-    write_all(fd.get(), content, path);
+    write(fd.get());
     if (::fchmod(fd.get(), mode) != 0 || ::fsync(fd.get()) != 0) fail_errno("cannot write {}", path.string());
     if (::rename(temporary.c_str(), path.c_str()) != 0) fail_errno("cannot write {}", path.string());
   } catch (...) {

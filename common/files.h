@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -36,6 +37,9 @@ ssize_t read_at(int fd, std::span<std::byte> into, std::uint64_t offset);
 /// Writes to a temporary name in the same folder, syncs, renames and syncs the folder: a reader sees the old
 /// file or the new one. Throws Error naming the path, and leaves no temporary file behind.
 void write_file_atomically(const std::filesystem::path& path, std::string_view content, mode_t mode = 0644);
+/// The same with the content that `write` writes to the descriptor.
+void write_file_atomically(const std::filesystem::path& path, const std::function<void(int)>& write,
+                           mode_t mode = 0644);
 
 /// Writes all bytes at the file position; continues after short writes and EINTR. Throws Error naming `path`.
 void write_all(int fd, std::string_view content, const std::filesystem::path& path);

@@ -55,19 +55,23 @@ bool is_standard_output(const struct stat& file) {
 }  // namespace
 
 void write_output(const fs::path& path, std::string_view content) {
+  write_output(path, [&](int fd) { write_all(fd, content, path); });
+}
+
+void write_output(const fs::path& path, const std::function<void(int)>& write) {
   Target target = target_of(path);
   struct stat status {};
   const bool exists = ::stat(target.path.c_str(), &status) == 0;
   if (!target.fd && exists && is_standard_output(status)) target.fd = STDOUT_FILENO;
   if (target.fd) {
     if (*target.fd == STDOUT_FILENO) (void)std::fflush(stdout);
-    return write_all(*target.fd, content, path);
+    return write(*target.fd);
   }
   if (exists && !S_ISREG(status.st_mode) && !S_ISDIR(status.st_mode)) {
     const UniqueFd fd = open_file(target.path, O_WRONLY);
-    return write_all(fd.get(), content, path);
+    return write(fd.get());
   }
-  write_file_atomically(target.path, content);
+  write_file_atomically(target.path, write);
 }
 
 }  // namespace lockstep

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <string_view>
 
 namespace lockstep {
@@ -15,5 +16,7 @@ namespace lockstep {
 /// output goes to it: replacing it would lose its content and what is printed later. Throws Error naming the
 /// path.
 void write_output(const std::filesystem::path& path, std::string_view content);
+/// The same with the content that `write` writes to the descriptor, for one that does not fit in memory.
+void write_output(const std::filesystem::path& path, const std::function<void(int)>& write);
 
 }  // namespace lockstep

@@ -11,16 +11,30 @@
 #include "exporters/report/page.h"
 #include "exporters/report/run.h"
 #include "exporters/report/text.h"
+#include "exporters/report/trace.h"
 
 namespace {
 
-lockstep::report::Run load(const std::vector<std::filesystem::path>& arguments) {
+std::vector<std::filesystem::path> find(const std::vector<std::filesystem::path>& arguments) {
   std::vector<std::filesystem::path> paths;
   for (const std::filesystem::path& argument : arguments) {
     const auto found = lockstep::report::find_records(argument);
     paths.insert(paths.end(), found.begin(), found.end());
   }
-  return lockstep::report::load(paths);
+  return paths;
+}
+
+void join(const std::vector<std::filesystem::path>& paths, const std::filesystem::path& out, bool json) {
+  const auto joined = lockstep::report::join_traces(paths, out);
+  if (json) {
+    lockstep::Tool::print({{"trace", out.string()},
+                           {"run", joined.run},
+                           {"ranks", joined.ranks},
+                           {"ranks_of_run", joined.ranks_of_run}});
+    return;
+  }
+  fmt::print("{}: {} of {} ranks of {}; https://ui.perfetto.dev opens it\n", out.string(), joined.ranks,
+             joined.ranks_of_run, joined.run);
 }
 
 }  // namespace
@@ -43,11 +57,19 @@ int main(int argc, char** argv) {
   tool.app()
       .add_option("--out", page, "Also write one self-contained HTML page")
       ->check(lockstep::Tool::named());
+  std::filesystem::path trace;
+  tool.app()
+      .add_option("--trace", trace,
+                  "Instead of a report, join the traces that the ranks left (LOCKSTEP_PROFILE) to this file")
+      ->check(lockstep::Tool::named())
+      ->excludes("--compare")
+      ->excludes("--out");
   return tool.run(argc, argv, [&] {
-    const lockstep::report::Run run = load(paths);
+    if (!trace.empty()) return join(find(paths), trace, tool.json());
+    const lockstep::report::Run run = lockstep::report::load(find(paths));
     if (!page.empty()) lockstep::write_output(page, lockstep::report::to_html(run));
     if (!baseline.empty()) {
-      const lockstep::report::Run before = load({baseline});
+      const lockstep::report::Run before = lockstep::report::load(find({baseline}));
       if (tool.json()) {
         lockstep::Tool::print(lockstep::report::comparison_json(run, before));
       } else {

@@ -132,6 +132,7 @@ struct World::Impl {
   std::optional<profile::Profiler> profiler;  // outlives the timer, which uses it
   std::optional<profile::StepTimer> timer;
   std::unique_ptr<comm::MetricsServer> metrics_server;
+  std::string run;  // JOB.STEP
   bool profile_from_environment = false;
   std::atomic<int> device{-1};
   int exceptions_at_start = std::uncaught_exceptions();
@@ -155,10 +156,7 @@ struct World::Impl {
 
   void end_profile() {
     timer->finish();
-    if (!profiler) return;
-    profiler->finish();
-    communicator->barrier("the end of the profile")->wait();
-    profiler->join();
+    if (profiler) profiler->finish();
   }
 
   // All ranks come here together.
@@ -225,7 +223,9 @@ void World::Impl::begin(int& argc, char**& argv) {
   comm::set_threads(applied.threads);
   comm::set_interop_threads(applied.threads);
   print_settings(*communicator, applied);
-  timer.emplace(identity(*communicator, argc > 0 ? argv[0] : nullptr));
+  const profile::Identity own = identity(*communicator, argc > 0 ? argv[0] : nullptr);
+  run = fmt::format("{}.{}", own.job_id, own.step_id);
+  timer.emplace(own);
   start_metrics_server();
   start_profile_from_environment();
 }
@@ -265,15 +265,18 @@ void World::Impl::start_profile(std::string_view schedule) {
     fail_usage("this rank writes no record, so a profile needs LOCKSTEP_REPORT_DIR: set it to a folder");
   if (!shared && place.nodes > 1 && place.rank == 0) {
     std::fputs(
-        "lockstep: each node keeps the profile of its own ranks: for one of all ranks, set LOCKSTEP_REPORT_DIR to a folder that all nodes share\n",
+        "lockstep: each node keeps the traces of its own ranks: for one of all ranks, set LOCKSTEP_REPORT_DIR to a folder that all nodes share\n",
         stderr);
   }
   const std::int64_t clock_offset = place.nodes > 1 ? comm::measure_clock_offset(*communicator).best() : 0;
   profile::ProfilerOptions options = {.schedule = parsed,
                                       .folder = folder,
-                                      .rank = {place.rank, place.node_name, clock_offset},
-                                      .ranks = shared ? place.size : place.local_size,
-                                      .joins = shared ? place.rank == 0 : place.local_rank == 0};
+                                      .rank = {.rank = place.rank,
+                                               .node = place.node_name,
+                                               .clock_offset_ns = clock_offset,
+                                               .run = run,
+                                               .ranks = shared ? place.size : place.local_size},
+                                      .first = shared ? place.rank == 0 : place.local_rank == 0};
   if (place.rank < kRanksWithOperators) {
     options.trace_operators = [shapes = parsed.shapes](bool on) { profile::trace_operators(on, shapes); };
     options.trace_device = [this](bool on) {
@@ -288,7 +291,6 @@ void World::Impl::start_profile(std::string_view schedule) {
     exit(0);
   };
   profiler.emplace(std::move(options));
-  communicator->barrier("the start of the profile")->wait();
   timer->set_profiler(&*profiler);
 }
 

@@ -1,8 +1,7 @@
-// Profiles steps of a job by a schedule and leaves trace.json, which shows all ranks on one time line, and of one rank
+// Profiles steps of a job by a schedule. Each rank leaves trace-RANK.json; the first rank that uses the folder also leaves
 // operators.txt, the table of LibTorch's operators, and profile.json for lockstep-report (docs/users/profiler.md).
 //
-// Each rank writes its events to a file in the folder when its active steps end. The first rank that uses the folder
-// joins these files as soon as all are there. It looks for them when a step ends, so no rank waits for another one.
+// A rank writes its files when its active steps end. It reads no files of other ranks: lockstep-report joins the traces.
 //
 // Threads: the training thread.
 #pragma once
@@ -11,9 +10,7 @@
 #include <filesystem>
 #include <functional>
 #include <string>
-#include <vector>
 
-#include "exporters/record/snapshot.h"
 #include "runtime/profile/schedule.h"
 #include "runtime/profile/spans.h"
 #include "runtime/profile/trace_file.h"
@@ -24,8 +21,7 @@ struct ProfilerOptions {
   Schedule schedule;
   std::filesystem::path folder;
   TraceRank rank;
-  int ranks = 1;       ///< that use the folder
-  bool joins = false;  ///< this is the first one of them
+  bool first = false;  ///< of the ranks that use the folder: writes operators.txt and profile.json
   /// Begins or ends to add LibTorch's operators to the spans; null: they are not traced.
   std::function<void(bool)> trace_operators = nullptr;
   /// Begins or ends to record what the GPU does, which adds spans at its end; null: no GPU.
@@ -38,8 +34,7 @@ struct ProfilerOptions {
 
 class Profiler {
  public:
-  /// On the rank that `joins`, removes the files of an earlier profile, and throws Error if it cannot; do this before
-  /// another rank ends a step.
+  /// Removes the files that this rank would write, which may be those of an earlier job. Throws Error if it cannot.
   explicit Profiler(ProfilerOptions options);
   /// Ends the profile without writing it.
   ~Profiler();
@@ -60,24 +55,20 @@ class Profiler {
     end();
   }
 
-  /// finish() writes the active steps when the training is over. When it has returned on all ranks, join() makes the
-  /// trace of what is left; it has an effect only on the rank that joins.
+  /// Writes the active steps that have ended, when the training is over.
   void finish() noexcept;
-  void join() noexcept;
 
  private:
   void enter(Schedule::State state);
-  void write_part();
-  bool join_parts(bool wait_for_all);
-  std::vector<std::filesystem::path> parts_of_cycle(std::uint64_t cycle) const;
+  void write();
+  void write_summary(const Spans& spans);
   template <typename Work>
   bool without_throwing(Work work) noexcept;
 
   ProfilerOptions options_;
   Schedule::State state_ = Schedule::State::off;
   std::uint64_t steps_ = 0;    // that have ended
-  std::uint64_t written_ = 0;  // cycles that are in parts of this rank
-  std::uint64_t joined_ = 0;   // cycles in the trace
+  std::uint64_t written_ = 0;  // cycles
   std::string operators_;      // the tables so far
   bool failed_ = false;
 };

@@ -7,13 +7,12 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
-
-#include "common/error.h"
+#include <string_view>
+#include <utility>
 
 namespace lockstep::profile {
 namespace {
 
-constexpr std::string_view kBegin = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n";
 constexpr std::string_view kSeparator = ",\n";
 constexpr std::string_view kEnd = "\n]}\n";
 
@@ -29,8 +28,16 @@ std::string quoted(const std::string& text) {
 
 class RankWriter {
  public:
-  RankWriter(const TraceRank& rank, const std::map<int, std::string>& thread_names)
-      : rank_(rank), thread_names_(thread_names) {
+  RankWriter(const TraceRank& rank, const std::map<int, std::string>& thread_names, std::string earlier)
+      : rank_(rank), thread_names_(thread_names), text_(std::move(earlier)) {
+    if (text_.ends_with(kEnd)) {
+      text_.resize(text_.size() - kEnd.size());
+      text_ += kSeparator;
+    } else {
+      text_ = fmt::format(R"({{"displayTimeUnit":"ms","otherData":{{"run":"{}","ranks":{}}},"traceEvents":[)",
+                          rank.run, rank.ranks) +
+              '\n';
+    }
     name_process("process_name", quoted(fmt::format("rank {} on {}", rank.rank, rank.node)), "name");
     name_process("process_sort_index", std::to_string(rank.rank), "sort_index");
     name_track(kStepTrack, "steps");
@@ -63,17 +70,20 @@ class RankWriter {
           mib(sample.device_bytes));
   }
 
-  std::string take() { return std::move(text_); }
+  std::string take() {
+    text_.resize(text_.size() - kSeparator.size());
+    return std::move(text_ += kEnd);
+  }
 
  private:
   int process() const { return rank_.rank + 1; }
 
   template <typename... Args>
   void event(fmt::format_string<Args...> format, Args&&... args) {
-    if (!text_.empty()) text_ += kSeparator;
     fmt::format_to(std::back_inserter(text_), "{{\"pid\":{},", process());
     fmt::format_to(std::back_inserter(text_), format, std::forward<Args>(args)...);
     text_ += '}';
+    text_ += kSeparator;
   }
 
   void name_process(std::string_view event_name, const std::string& value, std::string_view key) {
@@ -139,29 +149,15 @@ class RankWriter {
 
 }  // namespace
 
-std::string trace_events(const Spans& spans, const TraceRank& rank) {
-  RankWriter writer(rank, spans.thread_names);
+std::string trace_name(int rank) {
+  return fmt::format("trace-{:06}.json", rank);
+}
+
+std::string trace_of(const Spans& spans, const TraceRank& rank, std::string earlier) {
+  RankWriter writer(rank, spans.thread_names, std::move(earlier));
   for (const Span& span : spans.spans) writer.add(span);
   for (const MemorySample& sample : spans.memory) writer.add(sample);
   return writer.take();
-}
-
-std::string trace_of(const std::vector<std::string>& parts) {
-  std::string trace(kBegin);
-  for (const std::string& part : parts) {
-    if (part.empty()) continue;
-    if (trace.size() > kBegin.size()) trace += kSeparator;
-    trace += part;
-  }
-  return trace += kEnd;
-}
-
-std::string parts_of(std::string_view trace, std::string_view file) {
-  if (!trace.starts_with(kBegin) || !trace.ends_with(kEnd))
-    fail("{} is not a trace of lockstep: remove it", file);
-  trace.remove_prefix(kBegin.size());
-  trace.remove_suffix(kEnd.size());
-  return std::string(trace);
 }
 
 }  // namespace lockstep::profile

@@ -7,28 +7,26 @@
 
 #include <cstdint>
 #include <string>
-#include <string_view>
-#include <vector>
 
 #include "runtime/profile/spans.h"
 
 namespace lockstep::profile {
 
-/// The rank of a part of a trace.
+/// The rank of a trace.
 struct TraceRank {
   int rank = 0;
   std::string node;
-  std::int64_t clock_offset_ns = 0;  ///< how far its clock is ahead of the trace's
+  std::int64_t clock_offset_ns = 0;  ///< how far its clock is ahead of that of the run's other traces
+  std::string run;                   ///< JOB.STEP
+  int ranks = 1;                     ///< that leave traces in the same folder
 };
 
-/// The events of one rank, separated by ",\n": a part of a trace.
-std::string trace_events(const Spans& spans, const TraceRank& rank);
+/// "trace-000003.json".
+std::string trace_name(int rank);
 
-/// A trace of these parts; empty ones are left out.
-std::string trace_of(const std::vector<std::string>& parts);
-
-/// The reverse of trace_of(): all parts of a trace, joined to one. Throws Error naming `file` if trace_of() did not
-/// make it.
-std::string parts_of(std::string_view trace, std::string_view file);
+/// A trace with the events of `earlier`, which is empty or a trace of this rank, and of these spans. Its first line names
+/// the run, its last line ends it, and each line between them is an event: lockstep-report joins the traces of a run
+/// (exporters/report/trace.h).
+std::string trace_of(const Spans& spans, const TraceRank& rank, std::string earlier = {});
 
 }  // namespace lockstep::profile

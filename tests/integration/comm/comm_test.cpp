@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <mpi.h>
@@ -462,16 +463,15 @@ TEST(World, IsProfiledFromTheProgram) {
   std::int32_t value = 1;
   communicator().all_reduce({&value, 1, DataType::i32}, "a traced value")->wait();
   timer.end_step({});
-  communicator().barrier("all have written their parts")->wait();
+  communicator().barrier("all have written their traces")->wait();
   timer.end_step({});
-  if (world().rank() == 0) {
-    const std::string trace = read_text_file(folder / "trace.json");
-    for (int rank = 0; rank < world().size(); ++rank)
-      EXPECT_THAT(trace, HasSubstr("\"rank " + std::to_string(rank) + " on "));
-    EXPECT_THAT(trace, HasSubstr("all_reduce of a traced value (4 bytes)"));
-    EXPECT_THAT(trace, Not(HasSubstr("all have written")));
-    fs::remove_all(folder);
-  }
+  const std::string trace = read_text_file(folder / fmt::format("trace-{:06}.json", world().rank()));
+  EXPECT_THAT(trace, HasSubstr(fmt::format("\"ranks\":{}}}", world().size())));
+  EXPECT_THAT(trace, HasSubstr(fmt::format("\"rank {} on ", world().rank())));
+  EXPECT_THAT(trace, HasSubstr("all_reduce of a traced value (4 bytes)"));
+  EXPECT_THAT(trace, Not(HasSubstr("all have written")));
+  communicator().barrier("all have read their traces")->wait();
+  if (world().rank() == 0) fs::remove_all(folder);
 }
 
 TEST(World, KnowsItsRankAndNode) {

@@ -1,4 +1,5 @@
 // README's training loop is timed without a word about steps in it.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>  // NOLINT(modernize-deprecated-headers): setenv
@@ -19,6 +20,7 @@
 #ifdef WITH_REPORT
 #include "exporters/report/run.h"
 #include "exporters/report/text.h"
+#include "exporters/report/trace.h"
 #endif
 
 namespace lockstep {
@@ -85,9 +87,13 @@ class ReadmeLoop : public ::testing::Test {
     run(std::move(arguments));
     ::unsetenv("LOCKSTEP_PROFILE");
     std::vector<std::vector<json>> ranks(2);
-    json trace = json::parse(read_text_file(records() / "trace.json"));
-    for (json& event : trace["traceEvents"])
-      ranks.at(event.at("pid").get<std::size_t>() - 1).push_back(std::move(event));
+    for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+      json trace = json::parse(read_text_file(records() / fmt::format("trace-{:06}.json", rank)));
+      for (json& event : trace["traceEvents"]) {
+        EXPECT_EQ(event.at("pid"), rank + 1);
+        ranks[rank].push_back(std::move(event));
+      }
+    }
     return ranks;
   }
 
@@ -246,6 +252,11 @@ TEST_F(ReadmeLoop, IsProfiledByTheEnvironment) {
   EXPECT_THAT(report::to_text(run),
               AllOf(HasSubstr("profile of rank 0"), HasSubstr("  aten::"), HasSubstr("forward  backward"),
                     ContainsRegex("\n[^\n]* embedding\n"), ContainsRegex("\n[^\n]* linear\n")));
+  const auto joined = report::join_traces({records()}, folder_ / "all.json");
+  EXPECT_EQ(joined.ranks, 2);
+  EXPECT_EQ(joined.ranks_of_run, 2);
+  EXPECT_EQ(json::parse(read_text_file(folder_ / "all.json"))["traceEvents"].size(),
+            ranks[0].size() + ranks[1].size());
 #endif
 }
 
@@ -273,7 +284,8 @@ TEST_F(ReadmeLoop, EndsAfterTheProfiledStepsIfTheScheduleSaysSo) {
     EXPECT_EQ(rank.counters.steps, 2);
     EXPECT_NE(rank.finished_unix_ns, 0);
   }
-  EXPECT_TRUE(fs::exists(records() / "trace.json"));
+  for (const char* const trace : {"trace-000000.json", "trace-000001.json"})
+    EXPECT_TRUE(fs::exists(records() / trace)) << trace;
 }
 
 TEST_F(ReadmeLoop, SaysAtItsEndWhereTheTimeWent) {

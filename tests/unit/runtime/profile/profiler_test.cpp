@@ -35,7 +35,7 @@ Span operation(std::string name, std::uint64_t begin_ns, std::uint64_t end_ns, i
 }
 
 json events_of(const Spans& spans, const TraceRank& rank = {.rank = 0, .node = "n1"}) {
-  return json::parse(trace_of({trace_events(spans, rank)}))["traceEvents"];
+  return json::parse(trace_of(spans, rank))["traceEvents"];
 }
 
 std::vector<json> events_with(const json& events, const char* key, const json& value) {
@@ -157,7 +157,7 @@ TEST(DeviceWork, IsDividedByKind) {
   EXPECT_EQ(device["kernels"][0]["calls"], 2);
   EXPECT_DOUBLE_EQ(device["kernels"][0]["ms"].get<double>(), 110e-6);
   EXPECT_THAT(device["kernels"], SizeIs(4));
-  const std::string trace = trace_events(spans, {.rank = 0, .node = "n1"});
+  const std::string trace = trace_of(spans, {.rank = 0, .node = "n1"});
   EXPECT_THAT(trace, HasSubstr("\"GPU stream 9\""));
 }
 
@@ -223,12 +223,11 @@ class ProfilerTest : public ::testing::Test {
       ::unsetenv(name);
   }
 
-  ProfilerOptions options(const Schedule& schedule, int ranks = 1) const {
+  ProfilerOptions options(const Schedule& schedule, int rank = 0) const {
     return {.schedule = schedule,
             .folder = folder_.path(),
-            .rank = {.rank = 0, .node = "n1"},
-            .ranks = ranks,
-            .joins = true};
+            .rank = {.rank = rank, .node = "n1", .run = "7.0", .ranks = 2},
+            .first = rank == 0};
   }
 
   void train(Profiler& profiler, int steps) const {
@@ -243,7 +242,7 @@ class ProfilerTest : public ::testing::Test {
 
   std::vector<std::string> names_in_trace(const char* category) const {
     std::vector<std::string> names;
-    const json trace = json::parse(read_text_file(folder_ / "trace.json"));
+    const json trace = json::parse(read_text_file(folder_ / "trace-000000.json"));
     for (const json& event : events_with(trace["traceEvents"], "cat", category))
       names.push_back(event["name"].get<std::string>());
     return names;
@@ -266,7 +265,7 @@ TEST_F(ProfilerTest, KeepsTheActiveSteps) {
   EXPECT_THAT(names_in_trace("step"), ElementsAre("step 3", "step 4", "step 7", "step 8"));
   EXPECT_THAT(names_in_trace("phase"), SizeIs(4));
   EXPECT_THAT(names_in_trace("operator"), SizeIs(4));
-  EXPECT_THAT(files(), ElementsAre("operators.txt", "profile.json", "trace.json"));
+  EXPECT_THAT(files(), ElementsAre("operators.txt", "profile.json", "trace-000000.json"));
   EXPECT_THAT(read_text_file(folder_ / "operators.txt"),
               HasSubstr("Operators of rank 0 on n1 in 2 steps, until step 8"));
   EXPECT_FALSE(tracing());
@@ -277,7 +276,6 @@ TEST_F(ProfilerTest, WritesTheActiveStepsOfAJobThatEndsEarly) {
   train(profiler, 3);
   EXPECT_THAT(files(), IsEmpty());
   profiler.finish();
-  profiler.join();
   EXPECT_THAT(names_in_trace("step"), ElementsAre("step 2", "step 3"));
   EXPECT_FALSE(tracing());
 }
@@ -287,32 +285,36 @@ TEST_F(ProfilerTest, SaysThatAJobWasTooShort) {
   train(profiler, 3);
   ::testing::internal::CaptureStderr();
   profiler.finish();
-  profiler.join();
   EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("had only 3 steps"));
   EXPECT_THAT(files(), IsEmpty());
 }
 
-TEST_F(ProfilerTest, JoinsTheRanksWhenAllAreThere) {
-  Profiler profiler(options({.active = 1}, /*ranks=*/2));
-  train(profiler, 3);
-  EXPECT_THAT(files(), ElementsAre("operators.txt", "profile.json", "trace-000000-000000.part"));
-  write_file_atomically(folder_ / "trace-000000-000001.part", trace_events({}, {.rank = 1, .node = "n2"}));
-  train(profiler, 1);
-  EXPECT_THAT(files(), ElementsAre("operators.txt", "profile.json", "trace.json"));
-  const json trace = json::parse(read_text_file(folder_ / "trace.json"));
+TEST_F(ProfilerTest, EachRankWritesItsOwnTraceAndTheFirstTheTables) {
+  Profiler second(options({.active = 1}, /*rank=*/1));
+  train(second, 3);
+  EXPECT_THAT(files(), ElementsAre("trace-000001.json"));
+  Profiler first(options({.active = 1}));
+  train(first, 3);
+  EXPECT_THAT(files(),
+              ElementsAre("operators.txt", "profile.json", "trace-000000.json", "trace-000001.json"));
+  const json trace = json::parse(read_text_file(folder_ / "trace-000001.json"));
+  EXPECT_EQ(trace["otherData"], json({{"run", "7.0"}, {"ranks", 2}}));
   const auto ranks = events_with(trace["traceEvents"], "name", "process_name");
-  ASSERT_THAT(ranks, SizeIs(2));
-  EXPECT_EQ(ranks[0]["args"]["name"], "rank 0 on n1");
-  EXPECT_EQ(ranks[1]["args"]["name"], "rank 1 on n2");
+  ASSERT_THAT(ranks, SizeIs(1));
+  EXPECT_EQ(ranks[0]["args"]["name"], "rank 1 on n1");
 }
 
-TEST_F(ProfilerTest, RemovesAnEarlierProfileFirst) {
-  write_file_atomically(folder_ / "trace-000000-000001.part", "of an earlier job");
-  for (const char* name : {"trace.json", "operators.txt", "profile.json"})
-    write_file_atomically(folder_ / name, "of an earlier job");
-  write_file_atomically(folder_ / "rank-000000.record", "stays");
-  const Profiler profiler(options({.active = 1}));
-  EXPECT_THAT(files(), ElementsAre("rank-000000.record"));
+TEST_F(ProfilerTest, RemovesItsOwnFilesOfAnEarlierProfileFirst) {
+  const auto write = [&] {
+    for (const char* name : {"trace-000000.json", "trace-000001.json", "operators.txt", "profile.json"})
+      write_file_atomically(folder_ / name, "of an earlier job");
+  };
+  write();
+  const Profiler second(options({.active = 1}, /*rank=*/1));
+  EXPECT_THAT(files(), ElementsAre("operators.txt", "profile.json", "trace-000000.json"));
+  write();
+  const Profiler first(options({.active = 1}));
+  EXPECT_THAT(files(), ElementsAre("trace-000001.json"));
 }
 
 TEST_F(ProfilerTest, FailsInOneLineAndLetsTheTrainingGoOn) {
