@@ -10,7 +10,7 @@ import statistics
 import time
 
 import program
-from ranks import say
+from ranks import Failure, say
 from recovery_jobs import Cluster, Job
 
 MODEL = "text_lm --cap 64 --json --deterministic"
@@ -35,6 +35,10 @@ def arguments():
     if unknown := set(chosen.faults) - {*FAULTS, "none"}:
         parser.error("--faults: unknown: " + ", ".join(sorted(unknown)))
     return chosen
+
+
+def fail(message):
+    raise Failure(message)
 
 
 def overwrite(files):
@@ -62,7 +66,8 @@ def strike(cluster, fault):
         cluster.call("kill", node, "--all")
         return lambda: cluster.call("restart", node)
     elif fault == "exception":  # damaged samples: each one is compared with its digest
-        return overwrite(list(cluster.disk("n2").glob("lockstep/*/objects/*/**/*.tar")))
+        shards = list(cluster.disk("n2").glob("lockstep/*/objects/*/**/*.tar"))
+        return overwrite(shards) if shards else fail("n2 has no staged shards")
     elif fault == "disk":  # that of the first rank, which writes the model
         cluster.on("n1", "mount", "-t", "tmpfs", "-o", "size=1M,mode=1777", "tmpfs", "/mnt/local/checkpoints")
         return lambda: cluster.on("n1", "umount", "-l", "/mnt/local/checkpoints")
@@ -78,13 +83,15 @@ def recover(cluster, chosen, fault):
     job.until("fourth step", step_of(0))
     struck = time.time()
     heal = strike(cluster, fault)
-    if fault == "first_node":
+    if fault == "first_node":  # with --no-kill, Slurm queues the job again when the node is back
+        job.until("lost node", lambda: job.state()[1] or "down" in cluster.slurm("sinfo", "-h", "-N", "-n", "n1", "-o", "%T"), pause=0.2)
+        heal()
         job.until("requeue", lambda: job.state()[1], pause=0.2)
         failed = time.time()
     else:
         failed = job.until("end", lambda: job.lines("end"))[0]["failed"]
     dead = cluster.record(job.id, 0, node, rank)
-    if fault != "node":
+    if fault not in ("node", "first_node"):
         heal()
     again = job.until("load", lambda: job.lines("loaded")[1:])[0]
     start = job.lines("start")[1]["at"]
@@ -116,7 +123,8 @@ def compare(cluster, chosen):
     times = [[float(number) for number in line.split()[1:]] for line in job.output().splitlines() if line.startswith("took ")]
     turns = []
     for step, (wall, user, system) in enumerate(times):
-        ends = cluster.record(job.id, step, "n1", 0).ends[2:]  # the first steps are slower
+        record = cluster.record(job.id, step, "n1", 0) or fail(f"job {job.id}: step {step} has no record: {job.output()[-600:]}")
+        ends = record.ends[2:]  # the first steps are slower
         turns.append((statistics.median(b - a for a, b in zip(ends, ends[1:])), wall, user + system))
     added = [[b - a for a, b in zip(*pair)] for pair in zip(turns[::2], turns[1::2])]
     step, wall, processor = (statistics.median(column) for column in zip(*added))
