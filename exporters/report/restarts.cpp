@@ -55,7 +55,8 @@ End parse_end(const nlohmann::json& line) {
           .failed = line.at("failed"),
           .cause = cause.empty() ? fmt::format("exit code {}", line.at("end").get<int>()) : printable(cause),
           .steps = {}};
-  if (const auto steps = line.find("steps"); steps != line.end() && !steps->is_null()) end.steps = *steps;
+  if (const auto steps = line.find("steps"); steps != line.end() && !steps->is_null())
+    end.steps = steps->get<std::int64_t>();
   return end;
 }
 
