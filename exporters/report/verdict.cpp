@@ -153,6 +153,15 @@ std::string name_of(const Verdict& verdict, Bound part) {
   return part == Bound::input && !verdict.how.empty() ? name + " (" + verdict.how + ")" : name;
 }
 
+LastStart last_start(const Run& run, const std::optional<Verdict>& verdict) {
+  LastStart last{.end_unix = end_unix(run)};
+  if (verdict) {
+    last.goodput = find_goodput(run).trained;
+    last.step_seconds = verdict->step_ms * 1e-3;
+  }
+  return last;
+}
+
 std::string bound_of(const Verdict& verdict) {
   return fmt::format("bound by: {}, {:.0f} % of the step ({} of {} ms)", name_of(verdict, verdict.bound),
                      100 * verdict.share(verdict.bound),
@@ -215,8 +224,7 @@ std::vector<std::string> verdict_lines(const Run& run, const Diagnosis& found) {
     if (advice.rule == "memory-full") lines.push_back(advice.text());
   }
   const std::optional<Verdict>& verdict = found.verdict;
-  const auto trained = verdict ? std::optional(find_goodput(run).trained) : std::nullopt;
-  for (std::string& line : restart_lines(run.restarts, end_unix(run), trained))
+  for (std::string& line : restart_lines(run.restarts, last_start(run, verdict)))
     lines.push_back(std::move(line));
   if (!verdict) return lines;
   std::string bound = bound_of(*verdict) + ". " + remedy(*verdict, verdict->bound, found);
@@ -250,7 +258,7 @@ nlohmann::json verdict_json(const Run& run, const Diagnosis& found) {
   }
   const record::Goodput goodput = find_goodput(run);
   json["goodput"] = goodput.trained;
-  json["goodput_job"] = goodput.trained * running_share(run.restarts, end_unix(run));
+  json["goodput_job"] = job_goodput(run.restarts, last_start(run, verdict));
   json["goodput_seconds"] = goodput.seconds;
   for (const auto& [name, lost] : record::kLostTimes) json["goodput_lost"][name] = goodput.*lost;
   return json;
