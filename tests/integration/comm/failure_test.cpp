@@ -361,6 +361,8 @@ TEST(Job, EndsWhenRanksDoDifferentOperationsAndNamesBoth) {
   for (const std::string per_node : {"2", "1"}) {
     ::setenv("LOCKSTEP_RANKS_PER_NODE", per_node.c_str(), 1);
     ::setenv("OMPI_MCA_btl", "self,tcp", 1);  // as between nodes
+    ::setenv("OMPI_MCA_btl_tcp_disable_family", "6",
+             1);  // Open MPI 5 finds no pairs where an interface has both families
     for (const auto& [how, operations] : both) {
       SCOPED_TRACE(how + ", ranks per node: " + per_node);
       const Job job = run(how);
@@ -372,6 +374,7 @@ TEST(Job, EndsWhenRanksDoDifferentOperationsAndNamesBoth) {
         EXPECT_THAT(line, ContainsRegex("[^0-9]" + operation + "[^0-9]"));
     }
     ::unsetenv("OMPI_MCA_btl");
+    ::unsetenv("OMPI_MCA_btl_tcp_disable_family");
     ::unsetenv("LOCKSTEP_RANKS_PER_NODE");
   }
 }
