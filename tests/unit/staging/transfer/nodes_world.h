@@ -71,7 +71,10 @@ class NodesTest : public staging_test::StagingTest {
   std::vector<pid_t> running_;
   std::size_t lanes_ = 0;  ///< as PutSizes::lanes
   int wait_seconds_ = 20;
-  PeerTimeouts peer_timeouts_{.silence = std::chrono::seconds(2), .chunk = std::chrono::seconds(4)};
+  PeerTimeouts peer_timeouts_{.quiet = std::chrono::seconds(1),
+                              .retry = std::chrono::milliseconds(200),
+                              .lost = std::chrono::seconds(4),
+                              .stalled = std::chrono::seconds(4)};
   std::chrono::milliseconds source_patience_{0};
 };
 
