@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "common/file_system.h"
+#include "common/files.h"
 #include "staging/transfer/put_nodes.h"
 #include "tests/unit/staging/staging_world.h"
 #include "tests/unit/staging/transfer/source_reads.h"
@@ -69,6 +70,7 @@ class NodesTest : public staging_test::StagingTest {
   std::uint64_t expect_good(const std::vector<NodeEnd>& ends, const std::filesystem::path& source) const;
 
   std::vector<pid_t> running_;
+  UniqueFd port_;          ///< keeps the first node's port free until that node listens
   std::size_t lanes_ = 0;  ///< as PutSizes::lanes
   int wait_seconds_ = 20;
   PeerTimeouts peer_timeouts_{.quiet = std::chrono::seconds(1),
