@@ -100,7 +100,7 @@ void NodesTest::resume(int node) const {
 
 void NodesTest::start_until_the_last_stops(const fs::path& pack) {
   SourceReads stops(pack, [](const SourceRead& read) {
-    if (read.n == 6) stop_this_node();
+    if (read.of_shards == 1) stop_this_node();
   });
   start(3, pack, {{2, {.system = &stops}}});
   wait_until_stopped(2);

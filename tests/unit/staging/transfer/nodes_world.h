@@ -56,7 +56,7 @@ class NodesTest : public staging_test::StagingTest {
   /// Waits until a node has stopped itself.
   void wait_until_stopped(int node) const;
   void resume(int node) const;
-  /// Starts three nodes and waits until the last has stopped itself at one of its reads.
+  /// Starts three nodes and waits until the last has stopped itself at its first read of data.
   void start_until_the_last_stops(const std::filesystem::path& pack);
   std::vector<NodeEnd> finish(std::chrono::seconds limit = std::chrono::seconds(90));
   std::vector<NodeEnd> put_on(int count, const std::filesystem::path& source,
