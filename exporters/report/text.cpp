@@ -84,8 +84,10 @@ std::string to_text(const Run& run) {
   std::size_t node_width = 4;
   for (const Snapshot& rank : run.ranks) node_width = std::max(node_width, rank.identity.node.size());
   const Diagnosis found = diagnose(run);
-  std::string text =
-      fmt::format("{} · {} · {} tokens/s\n", title(run), state(run), format_count(tokens_per_second(run)));
+  std::string text = fmt::format("{} · {}", title(run), state(run));
+  if (const double speed = tokens_per_second(run); speed > 0)
+    text += fmt::format(" · {} tokens/s", format_count(speed));
+  text += "\n";
   for (const std::string& line : verdict_lines(run, found)) text += line + "\n";
   text += "\nmilliseconds per step:\n";
   text += fmt::format("{:>4}  {:<{}} {:>6} {:>9}", "rank", "node", node_width, "steps", "step_ms");

@@ -26,7 +26,8 @@ except (ImportError, OSError, AttributeError) as error:
     print(f"skipped: {error}")
     sys.exit(77)
 
-LENGTHS = [random.Random(2).choice((2, 3, 5, 8, 13, 40, 90)) for _ in range(400)]
+RANDOM = random.Random(2)
+LENGTHS = [RANDOM.choice((2, 3, 5, 8, 13, 40, 90)) for _ in range(400)]
 OPTIONS = {"cap": 100, "cost": [100, 1], "seed": 4, "step_tokens": 320}
 
 

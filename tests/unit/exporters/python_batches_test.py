@@ -5,6 +5,7 @@
 """
 
 import contextlib
+import io
 import json
 import os
 import pathlib
@@ -16,7 +17,9 @@ import struct
 import subprocess
 import sys
 import tempfile
+import types
 import unittest
+from unittest import mock
 
 try:
     import numpy
@@ -32,7 +35,8 @@ os.environ["LOCKSTEP_METRICS"] = "off"
 import lockstep
 import other_files
 
-LENGTHS = [random.Random(1).randint(5, 400) for _ in range(900)]
+RANDOM = random.Random(1)
+LENGTHS = [RANDOM.randint(5, 400) for _ in range(900)]
 OPTIONS = {"cap": 800, "cost": (60, 1), "seed": 5}
 
 
@@ -61,6 +65,7 @@ def run(sampler, steps=None, ahead=0):
     for batch, micro in sampler.micro_batches(Loader(sampler, ahead)):
         assert batch == micro.samples or (not micro.samples and len(batch) == 1)
         done.append(micro)
+        assert micro.scale >= 0
         if micro.last_of_step:
             steps = steps and steps - 1
             if steps == 0:
@@ -68,7 +73,7 @@ def run(sampler, steps=None, ahead=0):
     return done
 
 
-class Sampler(unittest.TestCase):
+class Case(unittest.TestCase):
     def refused(self, call, *words):
         with self.assertRaises(lockstep.Error) as caught:
             call()
@@ -76,7 +81,17 @@ class Sampler(unittest.TestCase):
         for word in words:
             self.assertIn(word, message)
         self.assertNotIn("\n", message)
+        self.assertNotIn("--", message)
 
+    def printed(self, call):
+        """The lines that it prints as the first one of a process."""
+        lockstep._printed.clear()
+        with contextlib.redirect_stderr(io.StringIO()) as lines:
+            call()
+        return lines.getvalue().splitlines()
+
+
+class Sampler(Case):
     def test_every_sample_once_over_three_resumes_on_other_ranks(self):
         for ahead in (0, 7):
             for size in ({}, {"step_tokens": 4000}):
@@ -97,7 +112,7 @@ class Sampler(unittest.TestCase):
                 self.assertEqual(sorted(seen), list(range(len(LENGTHS))))
                 self.assertEqual([step for step, _ in steps], list(range(len(steps))))
                 budget = size.get("step_tokens", 0.95 * 2 * 800)
-                self.assertLessEqual(max(tokens for _, tokens in steps[:-1]), 1.5 * budget)
+                self.assertLessEqual(max(tokens for _, tokens in steps[:-1]), 1.5 * budget + max(LENGTHS))
 
     def test_the_state_counts_what_the_loop_has_had(self):
         first, second = samplers(2, accumulate=3)
@@ -159,8 +174,8 @@ class Sampler(unittest.TestCase):
                 self.assertAlmostEqual(total, 1, msg=step)
 
     def test_a_step_without_a_token_in_the_loss_has_scale_0(self):
-        (sampler,) = samplers(1, lengths=[3, 4], loss_tokens=[0, 0])
-        self.assertEqual([micro.scale for micro in run(sampler)], [0])
+        (sampler,) = samplers(1, lengths=[3, 4], loss_tokens=[0, 5], step_tokens=4, cap=4)
+        self.assertEqual(sorted(micro.scale for micro in run(sampler)), [0, 1 / 5])
 
     def test_a_rank_without_samples_takes_part_with_one_times_0(self):
         parts = [run(sampler) for sampler in samplers(5, lengths=[7, 6, 8])]
@@ -180,8 +195,15 @@ class Sampler(unittest.TestCase):
 
     def test_padded_batches_are_under_the_cap(self):
         for sampler in samplers(2, padded=True):
+            steps = {}
             for micro in run(sampler):
                 self.assertLessEqual(len(micro.samples) * max(LENGTHS[sample] for sample in micro.samples), 800)
+                steps.setdefault(micro.step, []).append(micro)
+            for step in steps.values():
+                rows = sum(len(micro.samples) * max(LENGTHS[sample] for sample in micro.samples) for micro in step)
+                self.assertEqual({micro.rank_padding for micro in step}, {rows - step[0].rank_tokens})
+        self.assertEqual({micro.rank_padding for micro in run(samplers(2)[0])}, {0})
+        self.assertEqual({run(sampler)[0].rank_padding for sampler in samplers(5, lengths=[7, 6, 8], padded=True)}, {0})
 
     def test_no_sync_until_the_last_micro_batch(self):
         class Ddp:
@@ -204,31 +226,41 @@ class Sampler(unittest.TestCase):
         run(samplers(2, equal_micro_batches=True)[0])[-1].no_sync_unless_last(ddp)
 
     def test_the_tools_errors_are_one_line(self):
-        long = samplers(1, lengths=[5, 900])[0]
-        self.refused(lambda: list(long), "lockstep-plan: lengths: sample 1 has 900 tokens, over the cap of 800")
+        long = "lockstep-plan: lengths: sample 1 has 900 tokens, over the cap of 800"
+        self.refused(lambda: samplers(1, lengths=[5, 900]), long, "too_long='skip'")
         self.assertEqual(list(samplers(1, lengths=[5, 900], too_long="skip")[0]), [[0]])
-        self.refused(lambda: list(samplers(1, cost=(0, 0))[0]), "cost must be two finite numbers")
-        self.refused(lambda: len(samplers(1, loss_tokens=[1])[0]), "1 numbers for 900 samples")
+        self.refused(lambda: samplers(1, cost=(0, 0)), "cost must be two finite numbers")
+        self.refused(lambda: samplers(1, cost=100), "cost must be two numbers")
+        self.refused(lambda: samplers(1, cap=1e2), "Could not convert: cap = 100.0")
+        self.refused(lambda: samplers(1, step_tokens=500.0), "step_tokens = 500.0")
+        self.refused(lambda: samplers(1, accumulate=0), "accumulate: Value 0")
+        self.refused(lambda: samplers(1, loss_tokens=[1]), "loss_tokens has 1 numbers for 900 samples")
+        self.refused(lambda: lockstep.BatchSampler([1], cap=5, rank=3, world_size=2), "rank must be below world_size 2, not 3")
         path = os.environ["PATH"]
         os.environ["PATH"] = "/nowhere"
         try:
-            self.refused(lambda: list(samplers(1)[0]), "lockstep-plan was not found", "PATH")
+            self.refused(lambda: samplers(1), "lockstep-plan was not found", "PATH")
         finally:
             os.environ["PATH"] = path
 
     def test_wrong_calls_are_refused(self):
         (sampler,) = samplers(1)
-        self.refused(lambda: samplers(1, lengths=[1.5]), "lengths must be a list of whole numbers")
-        self.refused(lambda: samplers(1, lengths=[-1]), "lengths must be")
+        self.refused(lambda: samplers(1, lengths=[1, 1.5]), "lengths must be whole numbers", "sample 1 has 1.5")
+        self.refused(lambda: samplers(1, lengths=[1, 2, -1]), "sample 2 has -1")
+        self.refused(lambda: samplers(1, lengths=[2**32]), "sample 0 has 4294967296")
+        for wrong in ([], [[1]], ["a"], 5, None):
+            self.refused(lambda: samplers(1, lengths=wrong), "lengths must be a list", "not empty")
+        self.assertEqual(list(samplers(1, lengths=numpy.array([3.0, 255], "f4"))[0]), list(samplers(1, lengths=[3, 255])[0]))
         self.refused(lambda: lockstep.BatchSampler([1], cap=5, rank=0), "both rank and world_size")
         self.refused(lambda: sampler.micro_batches(Loader(samplers(1)[0])), "batch_sampler=sampler")
         run(sampler, 2)
         state = sampler.state_dict()
         self.refused(lambda: samplers(1, seed=6)[0].load_state_dict(state), "seed 5", "seed 6")
-        self.refused(lambda: sampler.load_state_dict({**state, "version": 9}), "version 9", "version 1")
-        (other,) = samplers(1, lengths=LENGTHS[:-1])
-        other.load_state_dict(state)
-        self.refused(lambda: list(other), "belongs to other data")
+        self.refused(lambda: sampler.load_state_dict({**state, "version": 9}), "version 9", "version 2")
+        self.refused(lambda: samplers(1, lengths=LENGTHS[:-1])[0].load_state_dict(state), "samples 900", "samples 899")
+        self.refused(lambda: samplers(1, lengths=[*LENGTHS[:-1], 401])[0].load_state_dict(state), "belongs to other data")
+        self.assertEqual(repr(lockstep.Error), "<class 'lockstep.Error'>")
+        self.assertIs(pickle.loads(pickle.dumps(lockstep.Error)), lockstep.Error)
 
     def test_the_rank_is_that_of_the_launcher(self):
         script = "import lockstep; s = lockstep.BatchSampler([1], cap=5); print(s.rank, s.world_size)"
@@ -270,6 +302,185 @@ class Sampler(unittest.TestCase):
         self.assertEqual(fds[0].stat().st_mode & 0o111 == 0, linux >= (6, 3))
         batches.close()
         self.assertEqual(children.read_text(), "")
+
+
+class FakeTorch:
+    """torch.distributed of a process whose peers give what peers(mine) returns."""
+
+    def __init__(self, processes, peers=lambda mine: [], grad=True):
+        self.gathered, self.grad, self.peers = 0, grad, peers
+        self.distributed = types.SimpleNamespace(
+            is_available=lambda: True, is_initialized=lambda: True, get_world_size=lambda: processes, get_rank=lambda: 0,
+            all_gather_object=self.gather)
+
+    def gather(self, of_ranks, mine):
+        self.gathered += 1
+        of_ranks[:] = [mine, *self.peers(mine)]
+
+    def is_grad_enabled(self):
+        return self.grad
+
+    def __enter__(self):
+        self.patch = mock.patch.dict(sys.modules, torch=self)
+        self.patch.__enter__()
+        return self
+
+    def __exit__(self, *error):
+        self.patch.__exit__(*error)
+
+
+class Ranks(Case):
+    """What ranks must agree on. batches_test runs real ones."""
+
+    def setUp(self):
+        for name in ("RANK", "WORLD_SIZE"):
+            if name in os.environ:
+                self.addCleanup(os.environ.__setitem__, name, os.environ.pop(name))
+
+    def sampler(self, **options):
+        return lockstep.BatchSampler(LENGTHS, **{**OPTIONS, **options})
+
+    def test_explicit_ranks_are_compared(self):
+        def peer(rank, **change):
+            return lambda mine: [(rank, {**mine[1], **change})]
+
+        with FakeTorch(2, peer(1)) as torch:
+            self.sampler(rank=0, world_size=2)
+            self.assertEqual(torch.gathered, 1)
+            self.refused(lambda: self.sampler(rank=0, world_size=4), "world_size is 4", "2 processes", "init_process_group()")
+        with FakeTorch(2, peer(0)):
+            self.refused(lambda: self.sampler(rank=0, world_size=2), "no process gave BatchSampler the rank 1")
+        with FakeTorch(2, peer(1, seed=6)):
+            self.refused(lambda: self.sampler(rank=0, world_size=2), "seed of rank 1 is 6, but 5 on rank 0")
+            self.refused(self.sampler, "seed of rank 1")
+
+    def test_groups_of_model_parallelism_and_a_rank_that_validates_compare_nothing(self):
+        with FakeTorch(4) as torch:
+            for size in (1, 2):
+                sampler = self.sampler(rank=0, world_size=size)
+                sampler.load_state_dict(sampler.state_dict())
+                run(sampler)
+            self.assertEqual(torch.gathered, 0)
+
+    def test_a_sampler_that_is_older_than_the_process_group(self):
+        alone = self.sampler()
+        with mock.patch.dict(os.environ, RANK="0", WORLD_SIZE="2"):
+            of_launcher = self.sampler()
+        with FakeTorch(2, lambda mine: [(1, mine[1])]) as torch:
+            self.refused(lambda: run(alone), "world_size is 1", "2 processes", "init_process_group()")
+            run(of_launcher)
+            run(of_launcher, 2)
+            self.assertEqual(torch.gathered, 1)
+        with mock.patch.dict(os.environ, RANK="0", WORLD_SIZE="2"):
+            of_launcher = self.sampler()
+        with FakeTorch(2, lambda mine: [(1, {**mine[1], "lengths": "other"})]):
+            self.refused(lambda: run(of_launcher), "lengths of rank 1 is other")
+
+    def test_states_are_compared(self):
+        with FakeTorch(2, lambda mine: [(1, mine[1])]):
+            sampler = self.sampler()
+            run(sampler, 2)
+            self.sampler().load_state_dict(sampler.state_dict())
+        with FakeTorch(2, lambda mine: [(1, {**mine[1], "state": "[0, null]"})]):
+            resumed = self.sampler()
+            self.refused(lambda: resumed.load_state_dict(sampler.state_dict()), "state of rank 1 is [0, null]")
+
+
+class Misuse(Case):
+    """Loops that would train wrongly without a word."""
+
+    def loop(self, sampler, *reads, ahead=0):
+        for _, micro in sampler.micro_batches(Loader(sampler, ahead)):
+            for name in reads:
+                getattr(micro, name)
+
+    def test_a_data_set_of_another_size(self):
+        (sampler,) = samplers(1)
+        loader = Loader(sampler)
+        for samples in (48, 1000):
+            loader.dataset = range(samples)
+            self.refused(lambda: sampler.micro_batches(loader), f"has {samples} samples, but BatchSampler has 900 lengths")
+        for right in (LENGTHS, object(), None):
+            loader.dataset = right
+            sampler.micro_batches(loader)
+
+    def test_a_loop_that_leaves_out_what_it_needs(self):
+        first, second = samplers(2, accumulate=3)
+        (line,) = self.printed(lambda: self.loop(first, "last_of_step"))
+        self.assertIn("micro.scale", line)
+        first.set_epoch(1)
+        (line,) = self.printed(lambda: self.loop(samplers(2, accumulate=3)[0], "scale"))
+        self.assertIn("no_sync_unless_last", line)
+        self.assertIn("last_of_step", line)
+        self.assertEqual(self.printed(lambda: self.loop(samplers(2, accumulate=3)[0], "scale", "last_of_step")), [])
+        self.assertEqual(self.printed(lambda: self.loop(samplers(2, equal_micro_batches=True, accumulate=3)[0], "scale")), [])
+        self.assertEqual(self.printed(lambda: self.loop(second)), [], "rank 0 says it")
+        (sampler, _) = samplers(2, accumulate=3)
+        with FakeTorch(2, lambda mine: [(1, mine[1])], grad=False):
+            self.assertEqual(self.printed(lambda: self.loop(sampler)), [], "it does not train")
+
+    def test_a_loop_over_the_loader_itself(self):
+        first, second = samplers(2)
+        (line,) = self.printed(lambda: list(Loader(first)))
+        self.assertIn("sampler.micro_batches(loader)", line)
+        self.assertEqual(self.printed(lambda: (list(second), next(iter(first)), list(samplers(1)[0]))), [])
+        with FakeTorch(2, lambda mine: [(1, mine[1])], grad=False):
+            self.assertEqual(self.printed(lambda: list(first)), [], "it does not train")
+
+    def test_a_forgotten_set_epoch(self):
+        (sampler,) = samplers(1)
+        reads = ("scale", "last_of_step")
+        self.assertEqual(self.printed(lambda: (run(sampler, 2), self.loop(sampler, *reads))), [])
+        with FakeTorch(1, grad=False):
+            self.assertEqual(self.printed(lambda: self.loop(sampler)), [], "it does not train")
+        (line,) = self.printed(lambda: self.loop(sampler, *reads))
+        self.assertIn("epoch 0 begins again", line)
+        self.assertIn("set_epoch(epoch)", line)
+        sampler.set_epoch(1)
+        self.assertEqual(self.printed(lambda: (run(sampler, 2), sampler.load_state_dict(sampler.state_dict()), run(sampler))), [])
+
+    def test_truncate_and_split_are_refused(self):
+        for wrong in ("truncate", "split", "drop"):
+            self.refused(lambda: samplers(1, too_long=wrong), "must be 'refuse' or 'skip'", repr(wrong), "data set")
+
+    def test_loss_tokens_that_are_all_0(self):
+        self.refused(lambda: samplers(1, loss_tokens=[0] * len(LENGTHS)), "loss_tokens are all 0")
+
+    def test_resuming_with_another_accumulate(self):
+        first, second = samplers(2, accumulate=2)
+        run(first, 2)
+        state = first.state_dict()
+        (line,) = self.printed(lambda: samplers(2, accumulate=3)[0].load_state_dict(state))
+        self.assertIn("steps keep the saved 3040 tokens; give step_tokens", line)
+        self.assertEqual(self.printed(lambda: second.load_state_dict(state)), [])
+        self.assertEqual(self.printed(lambda: samplers(2, accumulate=3)[1].load_state_dict(state)), [], "rank 0 says it")
+        self.assertEqual(self.printed(lambda: samplers(2, accumulate=3, step_tokens=100)[0].load_state_dict(state)), [])
+
+    def test_resuming_with_other_loss_tokens(self):
+        (sampler,) = samplers(1, loss_tokens=LENGTHS[::-1])
+        run(sampler, 2)
+        state = sampler.state_dict()
+        samplers(1, loss_tokens=LENGTHS[::-1])[0].load_state_dict(state)
+        for wrong in (None, LENGTHS):
+            self.refused(lambda: samplers(1, loss_tokens=wrong)[0].load_state_dict(state), "state has loss_tokens")
+
+    def test_a_look_at_a_batch_keeps_the_position(self):
+        (sampler,) = samplers(1)
+        run(sampler, 3)
+        state = sampler.state_dict()
+        for look in (lambda: next(iter(Loader(sampler))), lambda: len(sampler), lambda: next(iter(Loader(sampler, 9)))):
+            look()
+            self.assertEqual(sampler.state_dict(), state)
+
+    def test_a_loader_that_is_iterated_elsewhere(self):
+        (sampler,) = samplers(1)
+        started = iter(Loader(sampler, 3))
+        first = next(started)
+        self.refused(lambda: list(sampler.micro_batches(started)), "iterated elsewhere", "DataLoader itself")
+        loop = iter(sampler.micro_batches(Loader(sampler)))
+        self.assertEqual(next(loop)[0], first)
+        next(iter(Loader(sampler)))
+        self.refused(lambda: next(loop), "iterated elsewhere")
 
 
 class Wheel(unittest.TestCase):
