@@ -312,7 +312,7 @@ TEST_F(ExchangeFaults, NodesWithOneBufferAndSlowDisksDoNotWaitForEachOther) {
 
 // A node that synced before it passed the list on would add its time to that of all nodes after it.
 TEST_F(ExchangeFaults, SlowSyncsOfTheNodesDoNotAddUp) {
-  constexpr milliseconds kSync{300};
+  constexpr milliseconds kSync{1000};  // on a busy machine, ten processes take a while to start
   const fs::path pack = make_large_pack("p", 50);
   DelayedCalls slow(kSync, [](const FileCall& call) {
     return call.kind == FileCall::Kind::fsync || call.kind == FileCall::Kind::syncfs;
@@ -327,7 +327,8 @@ TEST_F(ExchangeFaults, SlowSyncsOfTheNodesDoNotAddUp) {
     return took;
   };
   const auto two = seconds_on(2);
-  EXPECT_LT(seconds_on(6), two + 3 * kSync) << "four further nodes";
+  // Each node makes twelve or thirteen syncs, as the copy is marked earlier or later.
+  EXPECT_LT(seconds_on(10), two + 5 * kSync) << "eight further nodes";
 }
 
 TEST_F(ExchangeFaults, HolderWithASlowDiskIsNotGivenUp) {
