@@ -421,9 +421,10 @@ class Misuse(Case):
 
     def test_a_loop_over_the_loader_itself(self):
         first, second = samplers(2)
-        (line,) = self.printed(lambda: list(Loader(first)))
-        self.assertIn("sampler.micro_batches(loader)", line)
-        self.assertEqual(self.printed(lambda: (list(second), next(iter(first)), list(samplers(1)[0]))), [])
+        for sampler in (first, second):
+            (line,) = self.printed(lambda: list(Loader(sampler)))
+            self.assertIn("sampler.micro_batches(loader)", line)
+        self.assertEqual(self.printed(lambda: (next(iter(first)), list(samplers(1)[0]), list(samplers(9)[8]))), [])
         with FakeTorch(2, lambda mine: [(1, mine[1])], grad=False):
             self.assertEqual(self.printed(lambda: list(first)), [], "it does not train")
 
