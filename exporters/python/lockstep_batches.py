@@ -155,8 +155,8 @@ class BatchSampler:
                     ahead.append(MicroBatch(line, index, batches, self))
                 # Without samples of its own a rank takes part with another one, times 0.
                 yield batch or [line["shortest"]]
-        if ahead is None and self.world_size > 1 and _training():
-            self._print("ranks have different numbers of batches: loop over sampler.micro_batches(loader), not over the loader itself")
+        if ahead is None and self.world_size > 1 and self.rank < 8 and _training():  # rank 0 may have failed before its last batch
+            lockstep._print_once("ranks have different numbers of batches: loop over sampler.micro_batches(loader), not over the loader")
 
     def __len__(self):
         """Micro-batches of this rank in the rest of the epoch. The first call in an epoch plans it."""

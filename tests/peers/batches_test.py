@@ -92,6 +92,12 @@ class Batches(unittest.TestCase):
         for message in said:
             self.assertIn("BatchSampler's lengths of rank 1 is ", message)
 
+    def test_explicit_ranks_that_do_not_fit_are_refused(self):
+        for explicit, message in (({"rank": 0, "world_size": 2}, "no process gave BatchSampler the rank 1"),
+                                  ({"rank": 1, "world_size": 4}, "world_size is 4, but torch.distributed has 2 processes")):
+            for said in self.start(2, code=1, options={**OPTIONS, **explicit})[1]:
+                self.assertIn(message, said)
+
 
 if __name__ == "__main__":
     unittest.main()

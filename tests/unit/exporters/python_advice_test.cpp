@@ -54,8 +54,10 @@ std::string only_remedy(MadeUpRun made_up, const MadeUpRun::Change& change) {
 TEST(PythonAdvice, DoesNotNameTheLoaderWhereItIsTimed) {
   const auto timed = only_remedy({}, [](RankStep& does, int, int) { does.other = 60; });
   EXPECT_THAT(timed, HasSubstr("Put forward, backward and optimizer into blocks"));
-  const auto untimed =
-      only_remedy({}, [](RankStep& does, int, int) { does.other = 60, does.data_wait = 0; });
+  const auto untimed = only_remedy({}, [](RankStep& does, int, int) {
+    does.other = 60;
+    does.data_wait = 0;
+  });
   EXPECT_THAT(untimed, HasSubstr("Loop over lockstep.batches(loader), and put forward"));
 }
 
