@@ -56,6 +56,7 @@ class Cluster(EmbeddedCluster):
         shutil.copy2(programs.parent / "lib/lockstep.so", prefix / "lib/lockstep")
 
     def fill(self):
+        (self.state / "shared/data").mkdir()
         for name, count in (("manpages", self.samples), ("manpages-heldout", 8)):
             write_samples(self.folder / name, count)
             run([self.programs / "lockstep-pack", "create", self.folder / name, "--token-bytes", "2",

@@ -17,6 +17,7 @@ using std::chrono::nanoseconds;
 
 constexpr std::size_t kNumbersInLine = 256;  // a line has 8,192 bytes
 constexpr milliseconds kLaneRate{250};       // how long the first connection is measured
+constexpr const char* kLeft = "it has left the step";
 
 /// The predecessor is lost: no other try makes sense.
 class PeerGone : public PeerError {
@@ -73,8 +74,11 @@ void RingClient::follow() {
 
 void RingClient::lose(const std::string& why) {
   lost_ = true;
-  options_.note(
-      fmt::format("gave up on {} ({}); what it had not sent is read from the source", options_.name, why));
+  // The node itself, or the plugin there, says why it has left.
+  if (why != kLeft) {
+    options_.note(
+        fmt::format("gave up on {} ({}); what it had not sent is read from the source", options_.name, why));
+  }
   ring_.predecessor_lost();
 }
 
@@ -88,13 +92,13 @@ std::string RingClient::try_once() {
       return "it has chunks and sends none";
     case PeerWatch::Next::wait:
     case PeerWatch::Next::retry:
-      if (left) return "it has left the step";
+      if (left) return kLeft;
       ring_.wait_for_end(options_.timeouts.look);
       return "";
     case PeerWatch::Next::connect:
       break;
   }
-  if (left) return "it has left the step";
+  if (left) return kLeft;
   watch_.tries();
   bool connected = false;
   try {
@@ -159,7 +163,7 @@ void RingClient::talk(PeerLink& link) {
 }
 
 void RingClient::check_time() {
-  if (options_.has_left()) throw PeerGone("it has left the step");
+  if (options_.has_left()) throw PeerGone(kLeft);
   if (heard_.exchange(false)) heard(true);
   const PeerWatch::Next next = watch_.tick(time_.tick());
   if (next == PeerWatch::Next::sends_none) throw PeerGone("it has chunks and sends none");
