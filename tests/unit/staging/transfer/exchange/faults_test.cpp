@@ -221,7 +221,9 @@ TEST_P(ExchangeFaultsLanes, NodeThatBreaksOffIsReplacedByTheSource) {
     EXPECT_GE(from_source, size_of(pack) - list);
     EXPECT_LE(from_source, size_of(pack) - list + share);
     EXPECT_THAT(ends[0].note(), HasSubstr(faults[i].note));
-    if (faults[i].killed) EXPECT_THAT(ends[0].note(), IsEmpty()) << "srun names a node that left";
+    if (faults[i].killed) {
+      EXPECT_THAT(ends[0].note(), IsEmpty()) << "the plugin names a node that left";
+    }
     for (int node = 0; node < 2; ++node) FileSystem::real().remove_all(cache(node));
   }
 }
