@@ -15,9 +15,9 @@ namespace lockstep::profile {
 /// The rank of a trace.
 struct TraceRank {
   int rank = 0;
-  std::string node;
+  std::string node{};
   std::int64_t clock_offset_ns = 0;  ///< how far its clock is ahead of that of the run's other traces
-  std::string run;                   ///< JOB.STEP
+  std::string run{};                 ///< JOB.STEP
   int ranks = 1;                     ///< that leave traces in the same folder
 };
 

@@ -41,7 +41,7 @@ class RestartsTest : public ::testing::Test {
  private:
   template <typename... Args>
   void add(fmt::format_string<Args...> format, Args... args) {
-    text_ += fmt::format(format, args...) + "\n";
+    text_ += fmt::vformat(format, fmt::make_format_args(args...)) + "\n";
   }
   testing::TemporaryFolder folder_;
   std::string text_;

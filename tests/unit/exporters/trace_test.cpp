@@ -18,7 +18,6 @@
 namespace lockstep::report {
 namespace {
 
-using nlohmann::json;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
@@ -39,8 +38,8 @@ class JoinedTraceTest : public ::testing::Test {
 
   std::vector<std::string> names() const {
     std::vector<std::string> names;
-    const json trace = json::parse(read_text_file(folder_ / "all.json"));
-    for (const json& event : trace.at("traceEvents")) names.push_back(event.at("name"));
+    const nlohmann::json trace = nlohmann::json::parse(read_text_file(folder_ / "all.json"));
+    for (const nlohmann::json& event : trace.at("traceEvents")) names.push_back(event.at("name"));
     return names;
   }
 
