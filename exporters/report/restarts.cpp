@@ -168,9 +168,10 @@ Restarts read_restarts(const std::filesystem::path& path) {
 
 double job_goodput(const Restarts& restarts, const LastStart& last) {
   const double all = last.end_unix - restarts.begin_unix;
-  if (restarts.list.empty() || all <= 0) return last.goodput;
+  const double goodput = last.goodput.value_or(0);
+  if (restarts.list.empty() || all <= 0) return goodput;
   const double again = static_cast<double>(restarts.steps_lost()) * last.step_seconds;
-  return last.goodput * std::max(0.0, 1 - (restarts.seconds() + again) / all);
+  return goodput * std::max(0.0, 1 - (restarts.seconds() + again) / all);
 }
 
 std::vector<std::string> restart_lines(const Restarts& restarts, const LastStart& last) {
@@ -182,7 +183,7 @@ std::vector<std::string> restart_lines(const Restarts& restarts, const LastStart
                   format_seconds(std::max(0.0, last.end_unix - restarts.begin_unix)))};
   if (const std::int64_t lost = restarts.steps_lost(); lost > 0)
     lines[0] += fmt::format(", and {} step{} done twice", lost, lost == 1 ? " was" : "s were");
-  if (last.goodput > 0) {
+  if (last.goodput) {
     lines[0] +=
         fmt::format(", so at most {:.0f} % of the job's time trained", 100 * job_goodput(restarts, last));
   }

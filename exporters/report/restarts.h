@@ -43,12 +43,12 @@ Restarts read_restarts(const std::filesystem::path& path);
 /// What the last start tells of the whole job.
 struct LastStart {
   double end_unix = 0;
-  double goodput = 0;
+  std::optional<double> goodput{};  ///< not known without phases of computing
   double step_seconds = 0;
 };
 
 /// The share of the time since the first start that trained, as if all starts had the goodput of the last one: without the
-/// time in which no rank ran, and without steps that were lost. The last start's goodput without restarts.
+/// time in which no rank ran, and without steps that were lost. The last start's goodput without restarts, 0 where it is not known.
 double job_goodput(const Restarts& restarts, const LastStart& last);
 
 /// A line for all restarts, and one for each of the last ten. None without restarts. No share without a goodput.
