@@ -158,7 +158,9 @@ TEST(Job, EndsWithoutMessagesOfMpi) {
       EXPECT_EQ(job.result.exit_code, 1);
       EXPECT_THAT(job.result.error, Not(HasSubstr("MPI_ABORT")));
       // The launcher of Open MPI 5 has a message of its own about every abort, and no option that leaves it out.
-      if (!of_open_mpi_5) EXPECT_THAT(job.result.error, Not(HasSubstr("-----")));
+      if (!of_open_mpi_5) {
+        EXPECT_THAT(job.result.error, Not(HasSubstr("-----")));
+      }
     }
   }
 }
