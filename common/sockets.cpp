@@ -79,32 +79,43 @@ void send_all(const UniqueFd& socket, std::string_view bytes, const char* peer) 
   }
 }
 
-namespace {
-
-template <typename Get>
-std::string address_of(const UniqueFd& socket, const Get& get) {
+std::string local_address(const UniqueFd& socket) {
   sockaddr_storage address{};
   socklen_t length = sizeof address;
   std::array<char, NI_MAXHOST> text{};
-  if (get(socket.get(), reinterpret_cast<sockaddr*>(&address), &length) != 0 ||
+  if (::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &length) != 0 ||
       ::getnameinfo(reinterpret_cast<const sockaddr*>(&address), length, text.data(), text.size(), nullptr, 0,
                     NI_NUMERICHOST) != 0) {
     return "";
   }
   const std::string name = text.data();
-  // The prefix of an IPv4 peer's address on a socket for both families.
+  // The prefix of an IPv4 address on a socket for both families.
   constexpr std::string_view kMapped = "::ffff:";
   return name.starts_with(kMapped) ? name.substr(kMapped.size()) : name;
 }
 
-}  // namespace
-
-std::string local_address(const UniqueFd& socket) {
-  return address_of(socket, ::getsockname);
+std::string client_of(const sockaddr& address) {
+  constexpr const char* kLoopback = "loopback";
+  const auto bytes = [](const void* begin, std::size_t count) {
+    return std::string(static_cast<const char*>(begin), count);
+  };
+  std::string v4;
+  if (address.sa_family == AF_INET6) {
+    const auto& v6 = reinterpret_cast<const sockaddr_in6&>(address).sin6_addr;
+    if (IN6_IS_ADDR_LOOPBACK(&v6)) return kLoopback;
+    if (!IN6_IS_ADDR_V4MAPPED(&v6)) return bytes(&v6, 8);
+    v4 = bytes(&v6.s6_addr[12], 4);
+  } else {
+    v4 = bytes(&reinterpret_cast<const sockaddr_in&>(address).sin_addr, 4);
+  }
+  return v4.front() == IN_LOOPBACKNET ? kLoopback : v4;
 }
 
-std::string peer_address(const UniqueFd& socket) {
-  return address_of(socket, ::getpeername);
+std::string client_of(const UniqueFd& socket) {
+  sockaddr_storage address{};
+  socklen_t length = sizeof address;
+  if (::getpeername(socket.get(), reinterpret_cast<sockaddr*>(&address), &length) != 0) return "";
+  return client_of(reinterpret_cast<const sockaddr&>(address));
 }
 
 UniqueFd listen_on(int first, int last, int& port) {

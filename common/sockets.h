@@ -4,6 +4,8 @@
 // Threads: safe from any.
 #pragma once
 
+#include <sys/socket.h>
+
 #include <chrono>
 #include <string>
 #include <string_view>
@@ -22,9 +24,14 @@ void notice_dead_peer(const UniqueFd& socket, std::chrono::seconds within = std:
 /// Sends all bytes. Throws Error naming `peer` if the connection is closed; never raises SIGPIPE.
 void send_all(const UniqueFd& socket, std::string_view bytes, const char* peer);
 
-/// The address of this end, or of the other one, as text; "" if it is unknown.
+/// The address of this end as text; "" if it is unknown.
 std::string local_address(const UniqueFd& socket);
-std::string peer_address(const UniqueFd& socket);
+
+/// Names the other end, for limits on each client; not for people. A local user may take any address of 127.0.0.0/8 and
+/// ::1, and an IPv6 machine any of its /64, so these count as one client each.
+std::string client_of(const sockaddr& address);
+/// The same of a connected socket; "" if the other end is unknown.
+std::string client_of(const UniqueFd& socket);
 
 /// Listens on the first free port from `first` to `last` (0 and 0: any port), for IPv6 and IPv4 if the
 /// machine has both. Sets `port`. Throws Error if no port is free, or no file descriptor is left.

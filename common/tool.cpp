@@ -37,11 +37,12 @@ void survive_size_limit() {
   ::sigaction(SIGXFSZ, &action, nullptr);
 }
 
-// CLI11's messages for PositiveNumber and NonNegativeNumber contain the largest double with all its 309
+// CLI11's messages for PositiveNumber and NonNegativeNumber contain the largest double, in version 2.2 with all its 309
 // digits. Removes that range; --help says POSITIVE and NONNEGATIVE.
 std::string without_long_range(const std::string& text) {
-  const auto range = text.find(" not in range 0.000000 to 179769");
-  return range == std::string::npos ? text : text.substr(0, range) + " is out of range";
+  const auto range = text.find(" not in range ");
+  const bool has_largest = range != std::string::npos && text.find("79769", range) != std::string::npos;
+  return has_largest ? text.substr(0, range) + " is out of range" : text;
 }
 
 std::string text_of(const std::filesystem::filesystem_error& error) {

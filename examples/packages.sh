@@ -22,7 +22,7 @@ declare -A packages=(
   [peers]="python3-torch python3-matplotlib python3-scipy python3-yaml rsync"
   [package]="help2man lintian rpm"
   [test]="clang clang-format clang-tidy libclang-rt-dev shellcheck python3-pil
-    chromium-headless-shell openssl systemd libblas3 locales"
+    chromium-headless-shell openssl systemd libblas3 locales python3-setuptools"
   [pip]="python3 python3-pip"
 )
 

@@ -50,6 +50,9 @@ void add_options(CLI::App& app, Options& options) {
   app.add_option(
       "--checkpoint", options.checkpoint,
       "Folder of checkpoints, shared by all nodes: resume from the newest, also on another number of ranks; save regularly, at the end, and on SIGTERM or SIGUSR1");
+  app.add_option(
+      "--checkpoint-local", options.checkpoint_local,
+      "Write checkpoints to this folder on the node's own disk first, so that training need not wait for a slow shared disk");
   app.add_option("--checkpoint-steps", options.checkpoint_steps, "Steps between two checkpoints")
       ->check(CLI::PositiveNumber);
   app.add_option("--sample", options.sample,

@@ -43,7 +43,8 @@ struct Options {
   std::optional<std::int64_t> steps;
   std::optional<std::uint64_t> epochs;
 
-  std::filesystem::path checkpoint;  ///< empty: none
+  std::filesystem::path checkpoint;        ///< empty: none
+  std::filesystem::path checkpoint_local;  ///< empty: none
   std::int64_t checkpoint_steps = 100;
 
   std::filesystem::path sample;  ///< empty: none

@@ -38,7 +38,8 @@ int train_with(Optimizer& optimizer, Ddp& ddp, data::Loader& loader, Progress& p
   std::optional<Checkpointer> checkpointer;
   if (!options.checkpoint.empty()) {
     stop.emplace(world);
-    checkpointer.emplace(world, options.checkpoint);
+    checkpointer.emplace(world, options.checkpoint,
+                         CheckpointerOptions{.local_dir = options.checkpoint_local});
     checkpointer->add("model", ddp.module());
     checkpointer->add("heads", heads);  // the shapes of the parameters do not show it
     checkpointer->add("optimizer", optimizer);

@@ -22,6 +22,7 @@
 #include "common/error.h"
 #include "common/files.h"
 #include "common/leaf/number.h"
+#include "common/sockets.h"
 #include "exporters/node/basic_auth.h"
 
 namespace lockstep::exporter {
@@ -225,25 +226,9 @@ int fd_of(MHD_Connection* connection) {
   return MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd;
 }
 
-// The bytes of the client's address. A local user may take any address of 127.0.0.0/8 and ::1, and an IPv6 machine any of
-// its /64, so these count as one client each.
 std::string client_of(MHD_Connection* connection) {
-  constexpr const char* kLoopback = "loopback";
-  const sockaddr* client =
-      MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CLIENT_ADDRESS)->client_addr;
-  const auto bytes = [](const void* begin, std::size_t count) {
-    return std::string(static_cast<const char*>(begin), count);
-  };
-  std::string v4;
-  if (client->sa_family == AF_INET6) {
-    const auto& address = reinterpret_cast<const sockaddr_in6*>(client)->sin6_addr;
-    if (IN6_IS_ADDR_LOOPBACK(&address)) return kLoopback;
-    if (!IN6_IS_ADDR_V4MAPPED(&address)) return bytes(&address, 8);
-    v4 = bytes(&address.s6_addr[12], 4);
-  } else {
-    v4 = bytes(&reinterpret_cast<const sockaddr_in*>(client)->sin_addr, 4);
-  }
-  return v4.front() == IN_LOOPBACKNET ? kLoopback : v4;
+  return lockstep::client_of(
+      *MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CLIENT_ADDRESS)->client_addr);
 }
 
 void free_page(void* page) {

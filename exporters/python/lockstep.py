@@ -180,6 +180,7 @@ class _Record:
         self.totals = array.array("Q", bytes(_COUNTERS_WORDS * 8))
         self.totals[_FROM_PYTHON] = 1
         self.sampled_ns = self.copy_due_ns = 0
+        self.io_before = _proc("io")  # imports are not the training's reads
         self.fence_lock = threading.Lock()
 
     def _make_file(self):
@@ -240,7 +241,8 @@ class _Record:
         self.words[_FAULTS], self.words[_WAITED], self.words[_SWITCHED] = used.ru_majflt, used.ru_nvcsw, used.ru_nivcsw
         self.words[_MEMORY], self.words[_PEAK] = status.get("VmRSS", 0) * 1024, status.get("VmHWM", 0) * 1024
         self.words[_FILES], self.words[_SHARED] = status.get("RssFile", 0) * 1024, status.get("RssShmem", 0) * 1024
-        self.words[_READ], self.words[_READS], self.words[_STORAGE] = (io.get(name, 0) for name in ("rchar", "syscr", "read_bytes"))
+        self.words[_READ], self.words[_READS], self.words[_STORAGE] = (
+            max(0, io.get(name, 0) - self.io_before.get(name, 0)) for name in ("rchar", "syscr", "read_bytes"))
         self.words[_SAMPLED] = now
 
     def _publish(self):

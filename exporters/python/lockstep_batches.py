@@ -17,8 +17,11 @@ It runs lockstep-plan, which sends this rank's part through a pipe. Needs numpy.
 import collections
 import contextlib
 import hashlib
+import itertools
 import json
+import operator
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -29,8 +32,9 @@ import numpy
 import lockstep
 from lockstep_pack import Error
 
-_STATE_VERSION = 1
+_STATE_VERSION = 2
 _MFD_NOEXEC_SEAL = 8  # since Linux 6.3, where vm.memfd_noexec=2 demands it
+_OWN_CHOICES = "choose to truncate, skip or split such samples (too_long)", "leave out such samples with too_long='skip'"
 _FILE_OPTIONS = {"lengths": "--lengths-u32", "loss_tokens": "--loss-tokens"}
 
 
@@ -40,22 +44,31 @@ class MicroBatch:
     last_of_step: the optimizer steps after it. scale: the factor for the sum of the batch's losses with which DDP's average
     over the ranks is the mean over all tokens of the step; 0 for a batch that only takes part. samples: their numbers; empty
     if it only takes part. step, index, count: the step in the epoch, and which of this rank's micro-batches in it. tokens,
-    rank_tokens: of the step, on all ranks and on this one.
+    rank_tokens, rank_padding: of the step, on all ranks and on this one.
     """
 
     def __init__(self, line, index, batches, sampler):
         self.step, self.index, self.count = line["step"], index, len(batches)
-        self.last_of_step = index + 1 == len(batches)
         self.samples = batches[index]
-        self.scale = sampler.world_size / line["loss_tokens"] if self.samples and line["loss_tokens"] else 0.0
-        self.tokens, self.rank_tokens = line["tokens"], line["rank_tokens"]
-        self._equal, self._state = sampler.equal_micro_batches, line["state"]
+        self.tokens, self.rank_tokens, self.rank_padding = line["tokens"], line["rank_tokens"], line["rank_padding"]
+        self._scale = sampler.world_size / line["loss_tokens"] if self.samples and line["loss_tokens"] else 0.0
+        self._equal, self._state, self._read = sampler.equal_micro_batches, line["state"], sampler._read
+
+    @property
+    def scale(self):
+        self._read.add("scale")
+        return self._scale
+
+    @property
+    def last_of_step(self):
+        self._read.add("last_of_step")
+        return self.index + 1 == self.count
 
     def no_sync_unless_last(self, ddp):
         """For `with`, around forward and backward: ranks communicate in the last micro-batch of a step only."""
         if getattr(ddp, "static_graph", False) and not self._equal:
-            raise Error("DistributedDataParallel(static_graph=True) needs equally many micro-batches on all ranks: leave it "
-                                 "out, or use BatchSampler(equal_micro_batches=True)")
+            raise Error("DistributedDataParallel(static_graph=True) needs equally many micro-batches on all ranks: leave it out, or "
+                        "use BatchSampler(equal_micro_batches=True)")
         return contextlib.nullcontext() if self.last_of_step else ddp.no_sync()
 
 
@@ -69,25 +82,37 @@ class BatchSampler:
     forward. too_long="skip" leaves out samples over the cap, which are an error otherwise. rank, world_size: default: those of
     torch.distributed, else of torchrun, mpirun or srun.
 
-    Where torch.distributed is initialised, all ranks must construct it and load states together: they compare both.
+    If torch.distributed is initialised, all ranks must construct it and load states together: they compare both, unless
+    world_size is smaller than that of torch.distributed, as with model parallelism.
     """
 
     def __init__(self, lengths, *, cap, cost=(1, 0), step_tokens=None, accumulate=1, stretch=None, seed=0, rank=None,
                  world_size=None, loss_tokens=None, padded=False, equal_micro_batches=False, too_long="refuse"):
-        self.rank, self.world_size, self._distributed = _ranks(rank, world_size)
-        self.epoch, self.equal_micro_batches = 0, equal_micro_batches
+        self.rank, self.world_size, self._explicit = _ranks(rank, world_size)
+        self.epoch, self.equal_micro_batches, self._padded = 0, equal_micro_batches, padded
         given = {"lengths": getattr(lengths, "lengths", lengths), "loss_tokens": loss_tokens}
-        self._numbers = {name: _as_u32(values, name) for name, values in given.items() if values is not None}
-        self._options = {"cap": cap, "cost": ",".join(map(str, cost)), "accumulate": accumulate, "seed": seed, "too-long": too_long}
+        self._numbers = {name: _as_u32(values, name) for name, values in given.items() if values is not None or name == "lengths"}
+        self._lengths = self._numbers["lengths"]
+        self._digests = {name: hashlib.sha1(numbers).hexdigest() for name, numbers in self._numbers.items()}
+        cost = ",".join(map(str, cost)) if numpy.ndim(cost) else cost
+        self._options = {"cap": cap, "cost": cost, "accumulate": accumulate, "seed": seed, "too-long": too_long}
+        self._fixed = {"version": _STATE_VERSION, "seed": seed, "samples": len(self._lengths),
+                       "loss_tokens": self._digests.get("loss_tokens")}
         self._flags = [flag for flag, on in (("--padded", padded), ("--equal-micro-batches", equal_micro_batches)) if on]
         self._size = {"step-tokens": step_tokens, "stretch": stretch}  # given here or by a state
         self._planned_size = self._size  # with the defaults
         self._start = None  # where iteration begins, if a state was loaded
         self._position = None  # after the last step that the loop has had
-        self._ahead = None  # what the DataLoader has taken and the loop has not had yet
-        self._counted = (None, None)
-        digests = {name: hashlib.sha1(numbers).hexdigest() for name, numbers in self._numbers.items()}
-        self._expect_equal({**self._options, **self._size, "flags": self._flags, **digests})
+        self._expected = self._ahead = None  # what the DataLoader takes before a loop has it: of the next iteration, and of this one
+        self._trained = None  # the epoch that a loop has finished
+        self._read = set()  # what loops have read of their MicroBatches
+        self._counted, self._compared = (None, None), False
+        if too_long not in ("refuse", "skip"):
+            raise Error(f"too_long must be 'refuse' or 'skip', not {too_long!r}: to cut samples, cut the data set's and their lengths")
+        if not self._numbers.get("loss_tokens", self._lengths).any():
+            raise Error("BatchSampler's loss_tokens are all 0: give how many tokens of each sample count in the loss")
+        self._compare()
+        next(self._lines(), None)  # finds what lockstep-plan refuses
 
     def set_epoch(self, epoch):
         """Before each epoch. The epoch of a loaded state continues from there."""
@@ -101,30 +126,37 @@ class BatchSampler:
     def state_dict(self):
         """The position after the last step whose batches micro_batches() has yielded: save it after optimizer.step(). It is the
         same on all ranks, and valid for any number of ranks."""
-        return {"version": _STATE_VERSION, "seed": self._options["seed"], "epoch": self.epoch, "size": self._planned_size,
+        return {**self._fixed, "accumulate": self._options["accumulate"], "epoch": self.epoch, "size": self._planned_size,
                 "plan": self._position}
 
     def load_state_dict(self, state):
         """Continues from a state. Steps keep the size that they had there, unless step_tokens was given here."""
-        expected = {"version": _STATE_VERSION, "seed": self._options["seed"]}
-        for name, value in expected.items():
+        for name, value in self._fixed.items():
             if state.get(name) != value:
-                raise Error(f"the sampler's state has {name} {state.get(name)}, but this sampler has {name} {value}")
-        self._expect_equal({"state": json.dumps(state, sort_keys=True)})
-        self.epoch, self._start, self._position = state["epoch"], state["plan"], state["plan"]
+                raise Error(f"the sampler's state has {name} {state.get(name)}, but this sampler has {name} {value}: continue with the "
+                            f"{name} of the state")
+        self.epoch, self._start, self._position, self._trained = state["epoch"], state["plan"], state["plan"], None
         if not self._size["step-tokens"]:
             self._size = self._planned_size = dict(state["size"])
+            if state["accumulate"] != self._options["accumulate"]:
+                self._print(f"steps keep the saved {state['size']['step-tokens']} tokens; give step_tokens to change that")
+        self._compare()
+        next(self._lines(), None)
 
     def __iter__(self):
-        self._ahead = ahead = collections.deque()
-        self._position = self._start
+        ahead, self._expected = self._expected, None
+        self._ahead = ahead
         for line in self._lines():
             batches = line["batches"] or [[]]
+            rows = [len(batch) * int(self._lengths[batch].max()) for batch in batches if batch and self._padded]
+            line["rank_padding"] = sum(rows, -line["rank_tokens"]) if rows else 0
             for index, batch in enumerate(batches):
-                ahead.append(MicroBatch(line, index, batches, self))
+                if ahead is not None:
+                    ahead.append(MicroBatch(line, index, batches, self))
                 # Without samples of its own a rank takes part with another one, times 0.
                 yield batch or [line["shortest"]]
-        self._start = None
+        if ahead is None and self.world_size > 1 and self.rank < 8 and _training():  # rank 0 may have failed before its last batch
+            lockstep._print_once("ranks have different numbers of batches: loop over sampler.micro_batches(loader), not over the loader")
 
     def __len__(self):
         """Micro-batches of this rank in the rest of the epoch. The first call in an epoch plans it."""
@@ -167,61 +199,105 @@ class BatchSampler:
             if tool.wait() != 0:
                 for fd, name in files.items():
                     said = said.replace(f"/proc/self/fd/{fd}", name)
+                said = said.split("; see lockstep-plan")[0].replace("--ranks", "world_size").replace(*_OWN_CHOICES)
+                said = re.sub("--([a-z-]+)", lambda option: option[1].replace("-", "_"), said)
                 raise Error(said.splitlines()[-1] if said else f"lockstep-plan ended with {tool.returncode}")
         finally:  # also when the loop leaves early
             tool.kill()
             tool.communicate()
 
-    def _expect_equal(self, mine):
+    def _compare(self):
         """Ranks that plan differently would train on wrong samples, or wait for ever."""
-        if not self._distributed:
+        if not (distributed := _distributed()):
             return
-        from torch import distributed
+        self._compared, processes = True, distributed.get_world_size()
+        if self.world_size > processes or self.world_size < processes and not self._explicit:
+            raise Error(f"BatchSampler's world_size is {self.world_size}, but torch.distributed has {processes} processes: construct it "
+                        "after init_process_group(), without rank and world_size")
+        if self.world_size < processes or processes == 1:
+            return
+        mine = {**self._options, **self._size, "flags": self._flags, **self._digests, "state": json.dumps([self.epoch, self._start])}
+        of_ranks = [None] * processes
+        distributed.all_gather_object(of_ranks, (self.rank, mine))
+        if missing := set(range(processes)) - {rank for rank, _ in of_ranks}:
+            raise Error(f"no process gave BatchSampler the rank {min(missing)}: each process must give another one")
+        of_ranks = dict(of_ranks)
+        for rank, name in itertools.product(of_ranks, mine | of_ranks[0]):
+            if of_ranks[rank].get(name) != of_ranks[0].get(name):
+                raise Error(f"BatchSampler's {name} of rank {rank} is {of_ranks[rank].get(name)}, but {of_ranks[0].get(name)} on rank 0: "
+                            "give all ranks the same")
 
-        of_ranks = [None] * self.world_size
-        distributed.all_gather_object(of_ranks, mine)
-        for rank, other in enumerate(of_ranks):
-            for name in mine:
-                if other.get(name) != of_ranks[0].get(name):
-                    raise Error(f"BatchSampler's {name} of rank {rank} is {other.get(name)}, but {of_ranks[0].get(name)} on rank "
-                                         "0: give all ranks the same")
+    def _print(self, line):
+        if self.rank == 0:
+            lockstep._print_once(line)
 
 
 class _Loop:
     def __init__(self, sampler, loader):
         if getattr(loader, "batch_sampler", sampler) is not sampler or not getattr(loader, "in_order", True):
             raise Error("this loader changes the batches or their order: make it with DataLoader(…, batch_sampler=sampler), "
-                                 "without in_order=False, and do not let another library wrap it")
+                        "without in_order=False, and do not let another library wrap it")
+        lengths = len(sampler._lengths)
+        if (samples := operator.length_hint(getattr(loader, "dataset", None), lengths)) != lengths:
+            raise Error(f"the loader's data set has {samples} samples, but BatchSampler has {lengths} lengths: give one for each sample")
         self.sampler, self.loader = sampler, loader
 
     def __len__(self):
         return len(self.sampler)
 
     def __iter__(self):
+        sampler = self.sampler
+        if not sampler._compared:
+            sampler._compare()
+        if sampler._start is None and sampler._trained == sampler.epoch and _training():
+            sampler._print(f"epoch {sampler.epoch} begins again in the same order: call sampler.set_epoch(epoch) before each epoch")
+        sampler._position = sampler._start
+        ahead = sampler._expected = collections.deque()
         for batch in self.loader:
-            micro = self.sampler._ahead.popleft()
-            if micro.last_of_step:
-                self.sampler._position = micro._state
+            if sampler._ahead is not ahead or not ahead:
+                raise Error("the loader was iterated elsewhere: give micro_batches() the DataLoader itself, and end this loop first")
+            micro = ahead.popleft()
+            if last := micro.index + 1 == micro.count:
+                sampler._position = micro._state
             yield batch, micro
+            if last and _training():
+                if "scale" not in micro._read:
+                    sampler._print("no loss was multiplied by micro.scale: (loss * micro.scale).backward(), with a sum and not a mean")
+                if micro.count > 1 and not micro._equal and "last_of_step" not in micro._read:
+                    sampler._print("ranks will hang: put forward and backward into `with micro.no_sync_unless_last(ddp):`, and the "
+                                   "optimizer's step after `if micro.last_of_step:`")
+        sampler._start = None
+        if _training():
+            sampler._trained = sampler.epoch
+
+
+def _distributed():
+    distributed = getattr(sys.modules.get("torch"), "distributed", None)
+    return distributed if distributed and distributed.is_available() and distributed.is_initialized() else None
+
+
+def _training():
+    return getattr(sys.modules.get("torch"), "is_grad_enabled", lambda: True)()
 
 
 def _ranks(rank, world_size):
-    """Rank, number of ranks, and whether they can compare what they have."""
+    """Rank, number of ranks, and whether these may be fewer than torch.distributed has."""
     if (rank is None) != (world_size is None):
         raise Error("give BatchSampler both rank and world_size, or neither")
     if rank is not None:
-        return rank, world_size, False
-    distributed = getattr(sys.modules.get("torch"), "distributed", None)
-    if distributed and distributed.is_available() and distributed.is_initialized():
-        return distributed.get_rank(), distributed.get_world_size(), distributed.get_world_size() > 1
+        return rank, world_size, True
+    if distributed := _distributed():
+        return distributed.get_rank(), distributed.get_world_size(), False
     launched = lockstep._Identity()
     return launched.rank, launched.size, False
 
 
 def _as_u32(values, name):
     array = numpy.asarray(values)
-    if array.ndim != 1 or array.dtype.kind not in "iu" or array.min(initial=0) < 0 or array.max(initial=0) >= 2**32:
-        raise Error(f"BatchSampler's {name} must be a list of whole numbers in 0..2^32-1, one for each sample")
+    if array.ndim != 1 or not array.size or array.dtype.kind not in "iuf":
+        raise Error(f"BatchSampler's {name} must be a list with a whole number for each sample, and not empty")
+    if (wrong := ~((array >= 0) & (array < 2**32) & (array % 1 == 0))).any():
+        raise Error(f"BatchSampler's {name} must be whole numbers in 0..2^32-1, but sample {wrong.argmax()} has {array[wrong.argmax()]}")
     return numpy.ascontiguousarray(array, dtype="<u4")
 
 

@@ -23,7 +23,9 @@ _MEGATRON_TYPES = {1: "<u1", 2: "<i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}
 
 
 class Error(RuntimeError):
-    """lockstep.Error: one line that says what failed, on what, and what to do."""
+    """One line that says what failed, on what, and what to do."""
+
+    __module__ = "lockstep"
 
 
 class Pack:

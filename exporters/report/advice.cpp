@@ -32,6 +32,7 @@ constexpr double kWithoutCpu = 0.25;         // of the time in which the loader'
 constexpr double kLoaderCpu = 0.10;          // of the processor time: what its threads take from computing
 constexpr double kSmallRead = 16 << 10;      // bytes; a disk or a network takes about as long for more
 constexpr double kManyReads = 200;           // per second and rank
+constexpr std::uint64_t kReadSteps = 20;     // a shorter run reads little but its own start
 constexpr double kReadTwice = 1.5;           // bytes from storage for each byte of a sample
 constexpr double kOtherReads = 1ULL << 30U;  // by each rank: LibTorch's libraries, checkpoints
 constexpr double kSlower = 1.15;             // than in the past
@@ -93,6 +94,7 @@ struct Input {
       read += static_cast<double>(used.read_bytes);
       storage += static_cast<double>(used.storage_read_bytes);
       samples += static_cast<double>(rank.counters.bytes_read);
+      steps = std::max(steps, rank.counters.steps);
       if (used.sampled_ns > rank.start_monotonic_ns)
         seconds += static_cast<double>(used.sampled_ns - rank.start_monotonic_ns) * 1e-9;
       ++ranks;
@@ -112,6 +114,7 @@ struct Input {
   double storage = 0;  // bytes
   double samples = 0;  // bytes that the loader read
   double ranks = 0;
+  std::uint64_t steps = 0;
 };
 
 std::string bytes(double count) {
@@ -137,8 +140,8 @@ Found data_cpus(const Facts& facts) {
 
 Found small_reads(const Facts& facts) {
   const Input input(facts.run);
-  if (!input.waits() || input.samples > 0 || input.seconds <= 0 || input.reads < kManyReads * input.seconds ||
-      input.read >= kSmallRead * input.reads) {
+  if (!input.waits() || input.samples > 0 || input.seconds <= 0 || input.steps < kReadSteps ||
+      input.reads < kManyReads * input.seconds || input.read >= kSmallRead * input.reads) {
     return {};
   }
   return say(
@@ -231,7 +234,8 @@ std::optional<LongSteps> long_steps(const Run& run) {
       phase};
 }
 
-Found no_phase(const Facts& facts) {
+Found no_phase(const Facts& facts, bool loader_is_timed) {
+  if ((share_of(facts.run, Phase::data_wait) > 0) != loader_is_timed) return {};
   const auto rare = long_steps(facts.run);
   if (rare && rare->phase == Phase::other) return {};
   return long_phase(facts, Phase::other, kOther, "{:.0f} % of the step is in no phase.");
@@ -309,7 +313,7 @@ constexpr auto kCostRule =
 constexpr auto kStepRules = std::to_array<Rule>(
     {{"padding", Bound::compute, padding,
       "Use packed batches under a token cap (plan.padded = false, plan.cap), or batches of similar lengths from our loader.",
-      "Put samples of similar lengths together: lockstep.BatchSampler(lengths, cap=…, padded=True) in place of DataLoader's sampler."},
+      "Put samples of similar lengths together: lockstep.BatchSampler(lengths, cap=…, padded=True) in place of DataLoader's sampler. If it made these batches, give it more samples for each step (accumulate=4)."},
      {"checkpoint", Bound::host,
       [](const Facts& facts) {
         return long_phase(facts, Phase::checkpoint, kCheckpoint,
@@ -324,7 +328,10 @@ constexpr auto kStepRules = std::to_array<Rule>(
       },
       "If these are evaluations, keep them out of the steps: lockstep::Validation, or world.timer().begin_step() before and after each; if their samples are long, set plan.step_stretch = 1.",
       "If these are evaluations, keep them out of the steps: lockstep.begin_step() after each; if their samples are long, set stretch=1 in lockstep.BatchSampler."},
-     {"no-phase", Bound::host, no_phase,
+     {"no-phase", Bound::host, [](const Facts& facts) { return no_phase(facts, true); },
+      "Put the parts of the loop in scopes, the optimizer too: auto scope = world.timer().phase(Phase::optimizer).",
+      "Put forward, backward and optimizer into blocks (with lockstep.phase(\"optimizer\"): …)."},
+     {"no-phase", Bound::host, [](const Facts& facts) { return no_phase(facts, false); },
       "Give your data loader to lockstep::profile::timed_batches(), and put the optimizer in a scope: auto scope = world.timer().phase(Phase::optimizer).",
       "Loop over lockstep.batches(loader), and put forward, backward and optimizer into blocks (with lockstep.phase(\"optimizer\"): …)."},
      {"optimizer", Bound::compute,

@@ -66,7 +66,8 @@ std::string numbers(const Run& run) {
     }
     return fmt::format("{:.1f} %", sum / static_cast<double>(run.ranks.size()));
   };
-  return "<div class=\"numbers\">" + number(format_count(tokens_per_second(run)), "tokens per second") +
+  const double speed = tokens_per_second(run);
+  return "<div class=\"numbers\">" + (speed > 0 ? number(format_count(speed), "tokens per second") : "") +
          number(format_seconds(step * 1e-3), "per step, mean of the slowest rank") +
          number(percent(Phase::data_wait), "of the step spent waiting for data") +
          number(percent(Phase::comm_exposed), "of the step spent waiting for communication") + "</div>";

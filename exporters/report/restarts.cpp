@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <sstream>
+#include <utility>
 
 #include "common/error.h"
 #include "common/files.h"
@@ -16,15 +17,25 @@ namespace {
 
 constexpr std::size_t kMaxLines = 10;
 
-struct Start {
-  double at = 0;
-  std::vector<std::string> nodes;
-};
-
 struct End {
   double at = 0;
   double failed = 0;
   std::string cause;
+  std::optional<std::int64_t> steps;  // of this start
+};
+
+struct Load {
+  double at = 0;  // when it ended
+  double seconds = 0;
+  std::int64_t steps = 0;
+};
+
+// A start of the program, and what became of it.
+struct Start {
+  double at = 0;
+  std::vector<std::string> nodes;
+  std::optional<Load> load{};
+  std::optional<End> end{};
 };
 
 Start parse_start(const nlohmann::json& line) {
@@ -34,19 +45,64 @@ Start parse_start(const nlohmann::json& line) {
   return start;
 }
 
-End parse_end(const nlohmann::json& line) {
-  const auto cause = line.at("cause").get<std::string>();
-  return {.at = line.at("at"),
-          .failed = line.at("failed"),
-          .cause = cause.empty() ? fmt::format("exit code {}", line.at("end").get<int>()) : printable(cause)};
+Load parse_load(const nlohmann::json& line) {
+  return {.at = line.at("at"), .seconds = line.at("seconds"), .steps = line.at("loaded")};
 }
 
-Restart restart_of(const Start& before, const std::optional<End>& end, const Start& after) {
+End parse_end(const nlohmann::json& line) {
+  const auto cause = line.at("cause").get<std::string>();
+  End end{.at = line.at("at"),
+          .failed = line.at("failed"),
+          .cause = cause.empty() ? fmt::format("exit code {}", line.at("end").get<int>()) : printable(cause),
+          .steps = {}};
+  if (const auto steps = line.find("steps"); steps != line.end() && !steps->is_null())
+    end.steps = steps->get<std::int64_t>();
+  return end;
+}
+
+// After a start that succeeded the job script has started another program.
+bool begins_anew(const nlohmann::json& line) {
+  return line.contains("end") && line.at("end") == 0;
+}
+
+std::vector<Start> read_starts(const std::filesystem::path& path) {
+  std::vector<Start> starts;
+  bool over = false;
+  std::istringstream lines(read_text_file(path));
+  int number = 0;
+  for (std::string text; std::getline(lines, text);) {
+    ++number;
+    try {
+      const auto line = nlohmann::json::parse(text);
+      if (line.contains("start")) {
+        if (std::exchange(over, false)) starts.clear();
+        starts.push_back(parse_start(line));
+      } else if (!starts.empty() && line.contains("loaded")) {
+        starts.back().load = parse_load(line);
+      } else if (!starts.empty()) {
+        starts.back().end = parse_end(line);
+        over = begins_anew(line);
+      }
+    } catch (const nlohmann::json::exception& error) {
+      fail("{}:{} is damaged: {}", path.string(), number, printable(error.what()));
+    }
+  }
+  return starts;
+}
+
+// `reached`: the steps that were done before.
+Restart restart_of(const Start& before, const Start& after, std::optional<std::int64_t> reached) {
   Restart restart{.cause = "lockstep-run was lost with its node, or killed", .begin_unix = after.at};
-  if (end) {
-    restart.cause = end->cause;
-    restart.stop_seconds = std::max(0.0, end->at - end->failed);
-    restart.start_seconds = std::max(0.0, after.at - end->at);
+  if (before.end) {
+    restart.cause = before.end->cause;
+    restart.stop_seconds = std::max(0.0, before.end->at - before.end->failed);
+    restart.start_seconds = std::max(0.0, after.at - before.end->at);
+  }
+  if (after.load) {
+    restart.launch_seconds = std::max(0.0, after.load->at - after.load->seconds - after.at);
+    restart.load_seconds = after.load->seconds;
+    restart.loaded = after.load->steps;
+    if (reached) restart.steps_lost = std::max<std::int64_t>(0, *reached - after.load->steps);
   }
   for (const std::string& node : before.nodes) {
     if (std::find(after.nodes.begin(), after.nodes.end(), node) == after.nodes.end())
@@ -55,10 +111,27 @@ Restart restart_of(const Start& before, const std::optional<End>& end, const Sta
   return restart;
 }
 
+// The steps that were done when the start ended. One that ended before it loaded a checkpoint has done none.
+std::optional<std::int64_t> reached_by(const Start& start, std::optional<std::int64_t> before) {
+  if (!start.load) return before;
+  if (!start.end || !start.end->steps) return std::nullopt;
+  return start.load->steps + *start.end->steps;
+}
+
 std::string seconds_text(const Restart& restart) {
-  if (!restart.stop_seconds) return "its time is not known";
-  return fmt::format("{} until the ranks had ended, {} until the new start",
-                     format_seconds(*restart.stop_seconds), format_seconds(*restart.start_seconds));
+  std::string text = "its time is not known";
+  if (restart.stop_seconds) {
+    text = fmt::format("{} until the ranks had ended, {} until the new start",
+                       format_seconds(*restart.stop_seconds), format_seconds(*restart.start_seconds));
+  }
+  if (restart.loaded) {
+    text +=
+        fmt::format(", {} until it could load, {} to load step {}", format_seconds(*restart.launch_seconds),
+                    format_seconds(*restart.load_seconds), *restart.loaded);
+  }
+  if (restart.steps_lost)
+    text += fmt::format("; {} step{} lost", *restart.steps_lost, *restart.steps_lost == 1 ? "" : "s");
+  return text;
 }
 
 }  // namespace
@@ -70,52 +143,49 @@ double Restarts::seconds() const {
   return sum;
 }
 
+std::int64_t Restarts::steps_lost() const {
+  std::int64_t sum = 0;
+  for (const Restart& restart : list) sum += restart.steps_lost.value_or(0);
+  return sum;
+}
+
 std::string restarts_name(std::uint64_t job) {
   return fmt::format("restarts-{}.jsonl", job);
 }
 
 Restarts read_restarts(const std::filesystem::path& path) {
+  const std::vector<Start> starts = read_starts(path);
   Restarts restarts;
-  std::optional<Start> start;
-  std::optional<End> end;
-  std::istringstream lines(read_text_file(path));
-  int number = 0;
-  for (std::string text; std::getline(lines, text);) {
-    ++number;
-    try {
-      const auto line = nlohmann::json::parse(text);
-      if (line.contains("end")) {
-        end = parse_end(line);
-        continue;
-      }
-      Start next = parse_start(line);
-      if (start) restarts.list.push_back(restart_of(*start, end, next));
-      if (!start) restarts.begin_unix = next.at;
-      start = std::move(next);
-      end.reset();
-    } catch (const nlohmann::json::exception& error) {
-      fail("{}:{} is damaged: {}", path.string(), number, printable(error.what()));
-    }
+  if (starts.empty()) return restarts;
+  restarts.begin_unix = starts.front().at;
+  auto reached = reached_by(starts.front(), std::nullopt);
+  for (std::size_t i = 1; i < starts.size(); ++i) {
+    restarts.list.push_back(restart_of(starts[i - 1], starts[i], reached));
+    reached = reached_by(starts[i], reached);
   }
   return restarts;
 }
 
-double running_share(const Restarts& restarts, double end_unix) {
-  const double all = end_unix - restarts.begin_unix;
-  if (restarts.list.empty() || all <= 0) return 1;
-  return std::max(0.0, 1 - restarts.seconds() / all);
+double job_goodput(const Restarts& restarts, const LastStart& last) {
+  const double all = last.end_unix - restarts.begin_unix;
+  const double goodput = last.goodput.value_or(0);
+  if (restarts.list.empty() || all <= 0) return goodput;
+  const double again = static_cast<double>(restarts.steps_lost()) * last.step_seconds;
+  return goodput * std::max(0.0, 1 - (restarts.seconds() + again) / all);
 }
 
-std::vector<std::string> restart_lines(const Restarts& restarts, double end_unix,
-                                       std::optional<double> goodput) {
+std::vector<std::string> restart_lines(const Restarts& restarts, const LastStart& last) {
   if (restarts.list.empty()) return {};
   const std::size_t count = restarts.list.size();
-  std::vector<std::string> lines{fmt::format(
-      "restarts: {}; no rank ran in {} of the {} since the first start", count,
-      format_seconds(restarts.seconds()), format_seconds(std::max(0.0, end_unix - restarts.begin_unix)))};
-  if (goodput) {
-    lines[0] += fmt::format(", so at most {:.0f} % of the job's time trained",
-                            100 * *goodput * running_share(restarts, end_unix));
+  std::vector<std::string> lines{
+      fmt::format("restarts: {}; no rank ran in {} of the {} since the first start", count,
+                  format_seconds(restarts.seconds()),
+                  format_seconds(std::max(0.0, last.end_unix - restarts.begin_unix)))};
+  if (const std::int64_t lost = restarts.steps_lost(); lost > 0)
+    lines[0] += fmt::format(", and {} step{} done twice", lost, lost == 1 ? " was" : "s were");
+  if (last.goodput) {
+    lines[0] +=
+        fmt::format(", so at most {:.0f} % of the job's time trained", 100 * job_goodput(restarts, last));
   }
   for (std::size_t i = count - std::min(count, kMaxLines); i < count; ++i) {
     const Restart& restart = restarts.list[i];
@@ -128,15 +198,17 @@ std::vector<std::string> restart_lines(const Restarts& restarts, double end_unix
 }
 
 nlohmann::json restarts_json(const Restarts& restarts) {
-  const auto known = [](const std::optional<double>& seconds) {
-    return seconds ? nlohmann::json(*seconds) : nlohmann::json();
-  };
+  const auto known = [](const auto& value) { return value ? nlohmann::json(*value) : nlohmann::json(); };
   nlohmann::json list = nlohmann::json::array();
   for (const Restart& restart : restarts.list) {
     list.push_back({{"cause", restart.cause},
                     {"begin_unix", restart.begin_unix},
                     {"stop_seconds", known(restart.stop_seconds)},
                     {"start_seconds", known(restart.start_seconds)},
+                    {"launch_seconds", known(restart.launch_seconds)},
+                    {"load_seconds", known(restart.load_seconds)},
+                    {"loaded", known(restart.loaded)},
+                    {"steps_lost", known(restart.steps_lost)},
                     {"without", restart.without}});
   }
   return list;

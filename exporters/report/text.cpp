@@ -58,8 +58,10 @@ Circumstances circumstances(const Run& run) {
     started = fmt::format("{:04}-{:02}-{:02} {:02}:{:02} UTC", utc.tm_year + 1900, utc.tm_mon + 1,
                           utc.tm_mday, utc.tm_hour, utc.tm_min);
   }
+  const double started_unix = static_cast<double>(begin) * 1e-9;
   return {.started = started,
-          .seconds = end_unix(run) - static_cast<double>(begin) * 1e-9,
+          .started_unix = started_unix,
+          .seconds = end_unix(run) - started_unix,
           .user = printable(user_name(run.ranks.front().owner))};
 }
 
@@ -82,8 +84,10 @@ std::string to_text(const Run& run) {
   std::size_t node_width = 4;
   for (const Snapshot& rank : run.ranks) node_width = std::max(node_width, rank.identity.node.size());
   const Diagnosis found = diagnose(run);
-  std::string text =
-      fmt::format("{} · {} · {} tokens/s\n", title(run), state(run), format_count(tokens_per_second(run)));
+  std::string text = fmt::format("{} · {}", title(run), state(run));
+  if (const double speed = tokens_per_second(run); speed > 0)
+    text += fmt::format(" · {} tokens/s", format_count(speed));
+  text += "\n";
   for (const std::string& line : verdict_lines(run, found)) text += line + "\n";
   text += "\nmilliseconds per step:\n";
   text += fmt::format("{:>4}  {:<{}} {:>6} {:>9}", "rank", "node", node_width, "steps", "step_ms");
@@ -209,6 +213,7 @@ nlohmann::json to_json(const Run& run) {
                          {"advice", advise(run, found)}, {"rules", std::move(rules)},
                          {"notes", run.notes},           {"stragglers", straggler_json(found.late)},
                          {"unreadable", run.unreadable}, {"balance", balance_json(found.balance)}};
+  json["started_unix"] = when.started_unix;
   json["profile"] = run.profile ? run.profile->json : nlohmann::json();
   json["restarts"] = restarts_json(run.restarts);
   json.update(verdict_json(run, found));

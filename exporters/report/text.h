@@ -22,8 +22,9 @@ std::string title(const Run& run);
 /// When it began, how long it lasted, whose it is, and which version reports it.
 struct Circumstances {
   std::string started;  ///< "2026-11-23 11:40 UTC"; "-" if the record's time is impossible
-  double seconds = 0;   ///< from the first rank's start to the last one's end or last step
-  std::string user;     ///< the owner of the records
+  double started_unix = 0;
+  double seconds = 0;  ///< from the first rank's start to the last one's end or last step
+  std::string user;    ///< the owner of the records
 };
 Circumstances circumstances(const Run& run);
 /// When the last of its ranks ended or, if it runs, published a step.

@@ -33,6 +33,13 @@ double computing_ms(const Step& step) {
   return phase_ms(step, Phase::forward) + phase_ms(step, Phase::backward) + phase_ms(step, Phase::optimizer);
 }
 
+bool has_computing_phase(const Snapshot& rank) {
+  const auto& ns = rank.counters.phase_ns;
+  return ns[record::index(Phase::forward)] + ns[record::index(Phase::backward)] +
+             ns[record::index(Phase::optimizer)] >
+         0;
+}
+
 double own_ms(const Step& step) {
   return static_cast<double>(step.own_ns()) * 1e-6;
 }
@@ -148,9 +155,23 @@ std::string milliseconds(double ms) {
   return fmt::format("{:.{}f}", ms, ms >= 99.5 ? 0 : ms >= 9.95 ? 1 : 2);
 }
 
+bool is_unknown(const Verdict& verdict, Bound part) {
+  return part == Bound::host && !verdict.has_phases;
+}
+
 std::string name_of(const Verdict& verdict, Bound part) {
+  if (is_unknown(verdict, part)) return "unknown (time in no phase)";
   const std::string name = kBoundNames.at(static_cast<std::size_t>(part));
   return part == Bound::input && !verdict.how.empty() ? name + " (" + verdict.how + ")" : name;
+}
+
+LastStart last_start(const Run& run, const std::optional<Verdict>& verdict) {
+  LastStart last{.end_unix = end_unix(run)};
+  if (verdict) {
+    if (verdict->has_phases) last.goodput = find_goodput(run).trained;
+    last.step_seconds = verdict->step_ms * 1e-3;
+  }
+  return last;
 }
 
 std::string bound_of(const Verdict& verdict) {
@@ -172,7 +193,10 @@ std::optional<Verdict> find_verdict(const Run& run, const std::vector<StepRow>& 
   means.step /= count;
   means.data_wait /= count;
   means.transfer /= count;
-  Verdict verdict{.steps = rows.size(), .step_ms = means.step, .parts_ms = means.parts};
+  Verdict verdict{.has_phases = std::any_of(run.ranks.begin(), run.ranks.end(), has_computing_phase),
+                  .steps = rows.size(),
+                  .step_ms = means.step,
+                  .parts_ms = means.parts};
   if (means.step <= 0) return std::nullopt;
   const auto largest = std::max_element(means.parts.begin(), means.parts.end());
   verdict.bound = static_cast<Bound>(largest - means.parts.begin());
@@ -215,8 +239,7 @@ std::vector<std::string> verdict_lines(const Run& run, const Diagnosis& found) {
     if (advice.rule == "memory-full") lines.push_back(advice.text());
   }
   const std::optional<Verdict>& verdict = found.verdict;
-  const auto trained = verdict ? std::optional(find_goodput(run).trained) : std::nullopt;
-  for (std::string& line : restart_lines(run.restarts, end_unix(run), trained))
+  for (std::string& line : restart_lines(run.restarts, last_start(run, verdict)))
     lines.push_back(std::move(line));
   if (!verdict) return lines;
   std::string bound = bound_of(*verdict) + ". " + remedy(*verdict, verdict->bound, found);
@@ -233,7 +256,9 @@ std::vector<std::string> verdict_lines(const Run& run, const Diagnosis& found) {
   }
   lines.push_back(possible);
   const record::Goodput goodput = find_goodput(run);
-  lines.push_back("goodput: " + record::to_text(goodput, format_seconds(goodput.seconds)));
+  lines.push_back("goodput: " + (verdict->has_phases
+                                     ? record::to_text(goodput, format_seconds(goodput.seconds))
+                                     : "unknown, because no phases of computing were recorded"));
   return lines;
 }
 
@@ -241,7 +266,9 @@ nlohmann::json verdict_json(const Run& run, const Diagnosis& found) {
   nlohmann::json json = {{"bound_by", nullptr}, {"bound_share", nullptr}, {"goodput", nullptr}};
   const std::optional<Verdict>& verdict = found.verdict;
   if (!verdict) return json;
-  json["bound_by"] = kBoundNames.at(static_cast<std::size_t>(verdict->bound));
+  if (!is_unknown(*verdict, verdict->bound)) {
+    json["bound_by"] = kBoundNames.at(static_cast<std::size_t>(verdict->bound));
+  }
   json["bound_share"] = verdict->share(verdict->bound);
   for (std::size_t i = 0; i < kBounds; ++i)
     json["bound_parts_ms"][kBoundNames.at(i)] = verdict->parts_ms.at(i);
@@ -249,8 +276,11 @@ nlohmann::json verdict_json(const Run& run, const Diagnosis& found) {
     json["step_ms_if_twice"][kResourceNames.at(i)] = verdict->step_ms_if_twice.at(i);
   }
   const record::Goodput goodput = find_goodput(run);
-  json["goodput"] = goodput.trained;
-  json["goodput_job"] = goodput.trained * running_share(run.restarts, end_unix(run));
+  json["goodput_job"] = nullptr;
+  if (verdict->has_phases) {
+    json["goodput"] = goodput.trained;
+    json["goodput_job"] = job_goodput(run.restarts, last_start(run, verdict));
+  }
   json["goodput_seconds"] = goodput.seconds;
   for (const auto& [name, lost] : record::kLostTimes) json["goodput_lost"][name] = goodput.*lost;
   return json;

@@ -38,7 +38,8 @@ struct Verdict {
   Bound bound = Bound::compute;  ///< the largest part
   /// The other parts except compute that are at least 10 % of the step, the largest first.
   std::vector<Bound> beside{};
-  std::string how{};  ///< of input: "reading", or "decoding and transforming"; empty if it is not known
+  std::string how{};       ///< of input: "reading", or "decoding and transforming"; empty if it is not known
+  bool has_phases = true;  ///< of computing; without them, time in no phase may be anything
   std::size_t steps = 0;
   double step_ms = 0;                      ///< mean of the last steps that all ranks have
   std::array<double, kBounds> parts_ms{};  ///< add up to it

@@ -61,7 +61,8 @@ void Incoming::discard() noexcept {
   }
 }
 
-void Incoming::publish(const ObjectInfo& info) {
+void Incoming::publish(const ObjectInfo& info, const std::string& object) {
+  const std::string& name = object.empty() ? name_ : object;
   ObjectInfo described = info;
   described.created = std::time(nullptr);
   const fs::path description = folder_ / kDescription;
@@ -70,7 +71,13 @@ void Incoming::publish(const ObjectInfo& info) {
   system_.unlink(folder_ / kReserved);
   seal(system_, files());
   system_.sync_folder(folder_);
-  system_.rename(folder_, store_.objects_ / name_);
+  try {
+    system_.rename(folder_, store_.objects_ / name);
+  } catch (const Error&) {
+    if (!store_.has(name)) throw;
+    unseal(system_, folder_);  // another process has published its copy first
+    return;
+  }
   published_ = true;
   system_.sync_folder(store_.objects_);
 }

@@ -35,8 +35,9 @@ class Incoming {
   /// Reserves space for `bytes` in total, instead of the number that begin() was given. Throws as begin().
   void reserve(std::uint64_t bytes);
 
-  /// Makes the folder the object, durably. Throws Error; the store is then as it was before.
-  void publish(const ObjectInfo& info);
+  /// Makes the folder the object, durably; `object` is its name if it is not that of begin(). If another process has
+  /// published the object meanwhile, this copy is discarded. Throws Error; the store is then as it was before.
+  void publish(const ObjectInfo& info, const std::string& object = "");
 
  private:
   friend class Store;

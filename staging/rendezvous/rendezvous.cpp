@@ -21,12 +21,14 @@ constexpr int kHighestPort = 65535;
 // Tries again if srun's side drops the connection, as it does if it has no room for it or this process was too slow.
 std::unique_ptr<SecureConnection> connect(const RendezvousAddress& address, const std::string& client) {
   using Clock = std::chrono::steady_clock;
-  const auto deadline = Clock::now() + address.handshake_timeout;
-  const auto left = [&] { return std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()); };
+  std::optional<Clock::time_point> deadline;
+  const auto left = [&] { return std::chrono::ceil<std::chrono::milliseconds>(*deadline - Clock::now()); };
   for (;;) {
     auto connection = std::make_unique<SecureConnection>(
         connect_to(address.hosts, address.port, kConnectTimeout, address.name.c_str()), kRendezvousService,
         address.key);
+    // Addresses that do not answer take none of the time of the one that does.
+    if (!deadline) deadline = Clock::now() + address.handshake_timeout;
     try {
       connection->connect(client, left());
       return connection;
@@ -88,7 +90,7 @@ void Rendezvous::send(const std::string& payload) {
 
 // The kernel notices a dead connection.
 std::string Rendezvous::read_line() {
-  constexpr std::chrono::milliseconds kAliveInterval{1000};
+  constexpr std::chrono::milliseconds kAliveInterval{5000};
   try {
     for (;;) {
       if (std::optional<std::string> line = connection_->receive_line(kMaxServerLineBytes, kAliveInterval))
@@ -125,7 +127,10 @@ void Rendezvous::receive(const std::string& payload) {
       stopped = !verdict_->good;
     } else {
       RoundMessage message = RoundMessage::from_text(payload);
-      if (message.round == kProgressQuestion) return;  // nobody waits for the answer
+      if (message.round == kLeft) {
+        left_.insert(message.data.get<std::uint32_t>());
+        return;
+      }
       rounds_.insert_or_assign(message.round, std::move(message.data));
     }
   }
@@ -157,50 +162,33 @@ nlohmann::json Rendezvous::exchange(const std::string& round, nlohmann::json dat
   fail("{}", lost_);
 }
 
-std::vector<ChainPart> Rendezvous::chains(const std::string& states, std::size_t batch) {
-  const nlohmann::json answer = exchange(fmt::format("{}:{}", kStatesRound, batch), states);
+RingPart Rendezvous::states(std::size_t number, const std::string& states) {
+  const nlohmann::json answer = exchange(fmt::format("{}:{}", kStatesRound, number), states);
   if (answer.contains("problem")) fail("{}", answer.at("problem").get<std::string>());
-  {
-    const std::lock_guard lock(mutex_);
-    for (const auto& [node, address] : answer.at("addresses").items())
-      addresses_[static_cast<std::uint32_t>(std::stoul(node))] = address;
-  }
-  return chain_parts_from(answer.at("chains"));
+  return ring_part_from(answer);
 }
 
-NextPredecessor Rendezvous::pass_over(std::size_t batch, std::size_t chain, std::uint32_t predecessor) {
-  return next_predecessor_from(ask({{"passed_over", predecessor},
-                                    {"round", fmt::format("{}:{}", kStatesRound, batch)},
-                                    {"chain", chain}})
-                                   .at("next"));
+Contents Rendezvous::contents(std::size_t number, const std::string& digest, bool lacks) {
+  const nlohmann::json answer =
+      exchange(fmt::format("{}:{}", kContentsRound, number), {{"digest", digest}, {"lacks", lacks}});
+  return {.equal = answer.at("equal"), .again = answer.at("again")};
 }
 
-bool Rendezvous::is_lost(std::uint32_t node) {
-  return !ask({{"asked", {node}}}).at("lost").empty();
+bool Rendezvous::has_left(std::uint32_t node) {
+  const std::lock_guard lock(mutex_);
+  return left_.contains(node);
 }
 
 void Rendezvous::set_address(nlohmann::json address) {
-  ask({{"address", std::move(address)}});
-}
-
-nlohmann::json Rendezvous::address_of(std::uint32_t node) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (const auto known = addresses_.find(node); known != addresses_.end()) return known->second;
-  }
-  return ask({{"address_of", node}}).value("address", nlohmann::json());
+  send(RoundMessage{kAddress, std::move(address)}.to_text());
 }
 
 void Rendezvous::tell_progress(const NodeProgress& progress) {
   try {
-    send(RoundMessage{kProgressQuestion, {{"progress", to_json(progress)}}}.to_text());
+    send(RoundMessage{kProgress, to_json(progress)}.to_text());
   } catch (const Error&) {
     // The listening thread sees that too, and says so.
   }
-}
-
-nlohmann::json Rendezvous::ask(nlohmann::json question) {
-  return exchange(fmt::format("{}{}", kQuestion, ++questions_), std::move(question));
 }
 
 std::uint64_t Rendezvous::bytes() const {

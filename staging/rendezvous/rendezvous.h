@@ -2,7 +2,7 @@
 // there, and learns the outcome of all nodes. A failure on another node reaches it at once, even while it stages.
 //
 // Threads: the object belongs to one thread. It starts another one, which listens to srun and tells srun
-// every second that this process is still running.
+// every five seconds that this process is still running.
 #pragma once
 
 #include <atomic>
@@ -13,12 +13,13 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "staging/rendezvous/chain_directory.h"
 #include "staging/rendezvous/rendezvous_messages.h"
+#include "staging/rendezvous/ring_states.h"
 #include "staging/rendezvous/secure_connection.h"
 
 namespace lockstep::transfer {
@@ -27,8 +28,9 @@ struct RendezvousAddress {
   int port = 0;
   std::vector<std::string> hosts;  ///< tried in turn
   std::string key;
-  std::chrono::milliseconds handshake_timeout{10'000};  ///< for all attempts together
-  std::string name = "srun's rendezvous";               ///< for messages
+  std::chrono::milliseconds handshake_timeout{
+      10'000};                             ///< for all attempts together, after the first connection
+  std::string name = "srun's rendezvous";  ///< for messages
 
   /// From LOCKSTEP_RENDEZVOUS ("PORT HOST...") and LOCKSTEP_RENDEZVOUS_KEY, which the plugin sets. Throws
   /// Error if one of them is missing or invalid.
@@ -52,21 +54,17 @@ class Rendezvous {
   /// has failed.
   nlohmann::json gather(const std::string& round, nlohmann::json data);
 
-  /// Contributes the SourceState of each source, and waits for this node's parts of the chains. `batch` tells
-  /// apart several calls. Throws as gather() does.
-  std::vector<ChainPart> chains(const std::string& states, std::size_t batch);
+  /// Contributes the SourceState of each source, and waits for this node's part of the ring. `number` tells apart several
+  /// calls. Throws as gather() does.
+  RingPart states(std::size_t number, const std::string& states);
+  /// Contributes the digest of what this node got ("" for nothing), and whether it lacks sources. Throws as gather() does.
+  Contents contents(std::size_t number, const std::string& digest, bool lacks);
 
-  /// Tells srun that this node has passed over its predecessor in a chain of that batch: no data flows through it.
-  /// Returns the next one. Throws Error if srun is lost or the step has failed.
-  NextPredecessor pass_over(std::size_t batch, std::size_t chain, std::uint32_t predecessor);
+  /// Whether a node of the ring before this one has left, or srun does not hear from it.
+  bool has_left(std::uint32_t node);
 
-  /// Whether the node has left, srun does not hear from it, or others have passed it over. Throws as pass_over() does.
-  bool is_lost(std::uint32_t node);
-
-  /// Tells srun where other nodes reach this one. Returns what another node has told it; null if that is nothing yet.
-  /// Both throw as pass_over() does.
+  /// Tells srun where other nodes reach this one: RingPart::Peer without the number. Throws as gather() does.
   void set_address(nlohmann::json address);
-  nlohmann::json address_of(std::uint32_t node);
 
   /// Tells srun how far this node is; srun prints a line for all nodes. Does not wait, nor fail if srun is lost.
   void tell_progress(const NodeProgress& progress);
@@ -84,7 +82,6 @@ class Rendezvous {
   Verdict agree(const Verdict& outcome);
 
  private:
-  nlohmann::json ask(nlohmann::json question);
   nlohmann::json exchange(const std::string& round, nlohmann::json data);
   std::string read_line();
   void send(const std::string& payload);
@@ -100,9 +97,8 @@ class Rendezvous {
   std::condition_variable changed_;
   std::optional<Verdict> verdict_;
   std::map<std::string, nlohmann::json> rounds_;
-  std::map<std::uint32_t, nlohmann::json> addresses_;  // of predecessors
+  std::set<std::uint32_t> left_;
   std::string lost_;
-  std::atomic<std::uint64_t> questions_ = 0;
   std::atomic<std::uint64_t> signs_of_life_ = 0;
   std::thread listener_;
 };

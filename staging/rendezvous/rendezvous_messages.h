@@ -61,15 +61,22 @@ nlohmann::json group_nodes(const std::map<std::uint32_t, nlohmann::json>& data);
 /// The reverse, as an object by node id. Throws Error if the text is not such a list.
 nlohmann::json ungroup_nodes(const nlohmann::json& groups);
 
-/// How the name of a round begins in which each node contributes the states of its sources and receives its own parts
-/// of the chains (chain_directory.h), not the data of all.
+/// How the names of rounds begin that srun answers with a few numbers, not with the data of all nodes: each node contributes
+/// the states of its sources and receives its part of the ring (ring_states.h), or the digest of what it got.
 inline constexpr const char* kStatesRound = "states";
+inline constexpr const char* kContentsRound = "contents";
 
-/// The first character of the name of a round in which one node asks srun about others (Rendezvous::is_lost()).
-inline constexpr char kQuestion = '?';
+/// Not rounds: a node tells where others reach it, or how far it is, and srun tells a node that its predecessor has left.
+inline constexpr const char* kAddress = "address";
+inline constexpr const char* kProgress = "progress";
+inline constexpr const char* kLeft = "left";
 
-/// The question with which a node tells srun how far it is. Earlier releases of srun's helper answer it too.
-inline constexpr const char* kProgressQuestion = "?progress";
+/// The answer to a round of contents.
+struct Contents {
+  bool equal = true;   ///< all digests
+  bool again = false;  ///< a node still lacks sources: there is another ring
+};
+
 nlohmann::json to_json(const NodeProgress& progress);
 /// Throws nlohmann::json::exception.
 NodeProgress node_progress_from(const nlohmann::json& value);
@@ -85,7 +92,7 @@ inline constexpr std::size_t kMaxServerLineBytes = std::size_t{64} << 20U;
 /// The kind of a message, by its fields.
 enum class Message { verdict, round, alive };
 Message kind_of(const std::string& text);
-/// A node that has nothing to say sends this every second.
+/// A node that has nothing to say sends this every five seconds.
 inline constexpr const char* kAlive = "{\"alive\":1}";
 
 }  // namespace lockstep::transfer

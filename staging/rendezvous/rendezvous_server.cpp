@@ -1,9 +1,10 @@
 #include "staging/rendezvous/rendezvous_server.h"
 
-#include <poll.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <array>
 #include <optional>
 #include <set>
 #include <vector>
@@ -11,8 +12,8 @@
 #include "common/error.h"
 #include "common/leaf/open_files.h"
 #include "common/sockets.h"
-#include "staging/rendezvous/chain_directory.h"
 #include "staging/rendezvous/node_names.h"
+#include "staging/rendezvous/ring_states.h"
 #include "staging/rendezvous/secure_connection.h"
 
 namespace lockstep::transfer {
@@ -29,12 +30,14 @@ constexpr int kAcceptedAtOnce = 64;
 constexpr milliseconds kFirstBytesTimeout{2000};
 constexpr milliseconds kAuthenticationTimeout{10'000};
 constexpr milliseconds kAcceptPause{200};  // after accept() failed
+constexpr unsigned kReadable = EPOLLIN;
+constexpr unsigned kWritable = EPOLLOUT;
 
 }  // namespace
 
 struct RendezvousServer::Peer {
   Peer(UniqueFd socket, const std::string& key, std::string from)
-      : connection(std::move(socket), kRendezvousService, key), address(std::move(from)) {}
+      : connection(std::move(socket), kRendezvousService, key), client(std::move(from)) {}
 
   // When the connection is dropped if the peer has not introduced itself.
   Clock::time_point hello_deadline() const {
@@ -42,11 +45,12 @@ struct RendezvousServer::Peer {
   }
 
   SecureConnection connection;
-  std::string address;
+  std::string client;
   Clock::time_point connected = Clock::now();
   bool sent_something = false;
   bool authenticated = false;
   std::string unsent;
+  bool waits_to_send = false;  // for room in the socket
   std::optional<Hello> hello;
   Group* group = nullptr;
   bool closed = false;
@@ -59,7 +63,6 @@ struct RendezvousServer::Group {
   std::optional<Clock::time_point> failure_deadline;  // of the failure window, once a node has failed
   std::set<std::uint32_t> joined, finished;
   std::set<std::uint32_t> left;          // sends nothing more
-  std::set<std::uint32_t> passed_over;   // its successor takes the data from elsewhere
   std::set<std::uint32_t> disconnected;  // may come back
   std::map<std::uint32_t, Clock::time_point> reconnect_deadlines;
 
@@ -69,7 +72,7 @@ struct RendezvousServer::Group {
   std::map<std::uint32_t, milliseconds> heard;  // when, in `running`, each node was heard last
   Clock::time_point look_for_silent;            // not at every message: there may be many nodes
   void hear(std::uint32_t node) {
-    constexpr milliseconds kMaxGap{2000};
+    constexpr milliseconds kMaxGap{6000};
     const Clock::time_point now = Clock::now();
     running += std::min(std::chrono::ceil<milliseconds>(now - last_message), kMaxGap);
     last_message = now;
@@ -87,9 +90,17 @@ struct RendezvousServer::Group {
     for (const auto& [id, deadline] : reconnect_deadlines) at = std::max(at, deadline);
     return at;
   }
-  std::map<std::string, std::map<std::uint32_t, nlohmann::json>> rounds;
+  struct Round {
+    std::set<std::uint32_t> nodes;                 // that have contributed
+    std::map<std::uint32_t, nlohmann::json> data;  // if all nodes receive the data of all
+    RingStates states;
+    std::string digest;  // the first one that is not empty
+    Contents contents;
+    std::string problem;
+  };
+  std::map<std::string, Round> rounds;
   std::map<std::uint32_t, nlohmann::json> addresses;  // where each node receives connections of others
-  std::map<std::string, ChainDirectory> directories;  // by the round that made them
+  std::vector<std::uint32_t> ring;                    // its nodes, in order
   std::map<std::string, std::string> why_by_node;
   std::vector<std::pair<double, std::string>> seconds;  // of the nodes that have staged something
   std::map<std::uint32_t, std::pair<std::string, NodeProgress>> progress;  // with the node's name
@@ -99,72 +110,90 @@ struct RendezvousServer::Group {
 };
 
 RendezvousServer::RendezvousServer(UniqueFd socket, Options options)
-    : socket_(std::move(socket)), options_(std::move(options)) {
+    : socket_(std::move(socket)), epoll_(::epoll_create1(EPOLL_CLOEXEC)), options_(std::move(options)) {
+  if (!epoll_) fail_errno("cannot wait for the nodes of the step");
   if (::listen(socket_.get(), kBacklog) != 0) fail_errno("cannot listen for the nodes of the step");
   set_nonblocking(socket_);
 }
 
 RendezvousServer::~RendezvousServer() = default;
 
+bool RendezvousServer::watch(const UniqueFd& fd, int operation, unsigned events, void* what) const {
+  epoll_event event{};
+  event.events = events;
+  event.data.ptr = what;
+  return ::epoll_ctl(epoll_.get(), operation, fd.get(), &event) == 0;
+}
+
 void RendezvousServer::run(const UniqueFd& alive) {
+  void* const kAliveEnded = nullptr;
   std::optional<Clock::time_point> deadline;  // once `alive` has ended
+  bool accepting = true;
+  if (!watch(alive, EPOLL_CTL_ADD, kReadable, kAliveEnded) || !watch(socket_, EPOLL_CTL_ADD, kReadable, this))
+    fail_errno("cannot wait for the nodes of the step");
   for (;;) {
     // Before that time new connections wait in the backlog.
-    const bool accepting = Clock::now() >= next_accept_;
-    std::vector<pollfd> wait{{deadline ? -1 : alive.get(), POLLIN, 0},
-                             {accepting ? socket_.get() : -1, POLLIN, 0}};
-    for (const Peer& peer : peers_) {
-      const int events = POLLIN | (peer.unsent.empty() ? 0 : POLLOUT);
-      wait.push_back({peer.connection.socket().get(), static_cast<short>(events), 0});
+    if (accepting != (Clock::now() >= next_accept_)) {
+      accepting = !accepting;
+      watch(socket_, EPOLL_CTL_MOD, accepting ? kReadable : 0, this);
     }
     constexpr int kDraining = 10;
-    if (::poll(wait.data(), wait.size(), deadline ? kDraining : milliseconds_to_next(Clock::now())) < 0 &&
-        errno != EINTR) {
-      fail_errno("cannot wait for the nodes of the step");
+    std::array<epoll_event, 256> events{};
+    const int count = ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()),
+                                   deadline ? kDraining : milliseconds_to_next(Clock::now()));
+    if (count < 0 && errno != EINTR) fail_errno("cannot wait for the nodes of the step");
+    bool somebody_connects = false;
+    for (const epoll_event& event : std::span(events).first(static_cast<std::size_t>(std::max(count, 0)))) {
+      if (event.data.ptr == kAliveEnded) {
+        deadline = Clock::now() + options_.drain_timeout;
+        watch(alive, EPOLL_CTL_DEL, 0, nullptr);
+      } else if (event.data.ptr == this) {
+        somebody_connects = true;
+      } else {
+        Peer& peer = *static_cast<Peer*>(event.data.ptr);
+        if ((event.events & kWritable) != 0) flush(peer);
+        if ((event.events & ~kWritable) != 0) read_from(peer);
+      }
     }
-    if (wait[0].revents != 0 && !deadline) deadline = Clock::now() + options_.drain_timeout;
     if (deadline && (peers_.empty() || Clock::now() >= *deadline)) return;
-    std::size_t at = 2;
-    for (Peer& peer : peers_) {
-      const short events = wait[at++].revents;
-      if ((events & POLLOUT) != 0) flush(peer);
-      if ((events & (POLLIN | POLLHUP | POLLERR)) != 0) read_from(peer);
-    }
     const Clock::time_point now = Clock::now();
     for (Peer& peer : peers_) {
       if (!peer.hello && now > peer.hello_deadline()) peer.closed = true;
       if (peer.closed) disconnected(peer);
     }
-    if (wait[1].revents != 0) accept_some();
+    if (somebody_connects) accept_some();
     for (auto& [name, group] : groups_) settle(group, now);
     // settle() closes peers too. The others must not wait for them.
     for (Peer& peer : peers_) {
       if (peer.closed) disconnected(peer);
     }
-    peers_.remove_if([](const Peer& peer) { return peer.closed; });
+    // A child of this process may hold the socket too, so that closing it would not be enough.
+    peers_.remove_if([this](const Peer& peer) {
+      if (peer.closed) watch(peer.connection.socket(), EPOLL_CTL_DEL, 0, nullptr);
+      return peer.closed;
+    });
   }
 }
 
 void RendezvousServer::accept_some() {
   std::map<std::string, std::size_t> unknown;  // peers, by address
   for (const Peer& peer : peers_) {
-    if (!peer.hello) ++unknown[peer.address];
+    if (!peer.hello) ++unknown[peer.client];
   }
   std::size_t most = kMinFromOneAddress;
   for (const auto& [name, group] : groups_) most = std::max<std::size_t>(most, group.nodes);
   for (int i = 0; i < kAcceptedAtOnce; ++i) {
     UniqueFd socket(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!socket) return accept_failed(errno);
-    std::string address = peer_address(socket);
-    // Every user of this machine can connect from any of these.
-    if (address.starts_with("127.")) address = "::1";
-    if (unknown[address]++ >= most) continue;  // is closed; a node connects again
+    std::string client = client_of(socket);
+    if (unknown[client]++ >= most) continue;  // is closed; a node connects again
     notice_dead_peer(socket);
-    peers_.emplace_back(std::move(socket), options_.key, std::move(address));
+    Peer& peer = peers_.emplace_back(std::move(socket), options_.key, std::move(client));
+    peer.closed = !watch(peer.connection.socket(), EPOLL_CTL_ADD, kReadable, &peer);
   }
 }
 
-// The connection stays in the backlog, so that poll() would return at once again.
+// The connection stays in the backlog, so that epoll_wait() would return at once again.
 void RendezvousServer::accept_failed(int error) {
   if (error == EAGAIN || error == ECONNABORTED || error == EINTR) return;
   next_accept_ = Clock::now() + kAcceptPause;
@@ -196,111 +225,123 @@ void RendezvousServer::receive_line(Peer& peer, const std::string& line) {
   peer.group->finished.insert(peer.hello->node_id);
   peer.group->reconnect_deadlines.erase(peer.hello->node_id);
   if (outcome.seconds > 0) peer.group->seconds.emplace_back(outcome.seconds, peer.hello->node);
-  if (!outcome.continues_in_background) peer.group->left.insert(peer.hello->node_id);
+  if (!outcome.continues_in_background) leaves(*peer.group, peer.hello->node_id);
   if (!outcome.good) add_failure(*peer.group, peer.hello->node, outcome.why);
 }
 
 void RendezvousServer::receive_round(Peer& peer, const std::string& payload) {
   RoundMessage message = RoundMessage::from_text(payload);
-  if (message.round.starts_with(kQuestion)) return answer_question(peer, message);
-  peer.group->rounds[message.round].insert_or_assign(peer.hello->node_id, std::move(message.data));
+  const std::uint32_t node = peer.hello->node_id;
+  if (message.round == kAddress) {
+    peer.group->addresses[node] = std::move(message.data);
+    return;
+  }
+  try {
+    if (message.round == kProgress) return receive_progress(peer, message.data);
+    Group::Round& round = peer.group->rounds[message.round];
+    if (!round.nodes.insert(node).second) return;
+    if (message.round.starts_with(kStatesRound)) {
+      try {
+        round.states.add(message.data.get<std::string>());
+      } catch (const Error& error) {
+        round.problem = error.what();
+      }
+    } else if (message.round.starts_with(kContentsRound)) {
+      const std::string digest = message.data.at("digest");
+      if (round.digest.empty()) round.digest = digest;
+      round.contents.equal = round.contents.equal && (digest.empty() || digest == round.digest);
+      round.contents.again = round.contents.again || message.data.at("lacks").get<bool>();
+    } else {
+      round.data.emplace(node, std::move(message.data));
+    }
+  } catch (const nlohmann::json::exception& error) {
+    fail("a round has a wrong field: {}", error.what());
+  }
+}
+
+void RendezvousServer::receive_progress(Peer& peer, const nlohmann::json& message) const {
+  Group& group = *peer.group;
+  group.progress[peer.hello->node_id] = {peer.hello->node, node_progress_from(message)};
+  // The nodes tell it at about the same time.
+  if (!group.progress_due)
+    group.progress_due = std::max(Clock::now() + options_.progress_interval / 10,
+                                  group.progress_said + options_.progress_interval);
 }
 
 // A round does not wait for nodes that have left.
 void RendezvousServer::answer_complete_rounds(Group& group) {
-  for (auto round = group.rounds.begin(); round != group.rounds.end();) {
-    const bool complete = group.joined.size() == group.nodes &&
+  if (group.joined.size() < group.nodes) return;
+  for (auto at = group.rounds.begin(); at != group.rounds.end();) {
+    const std::string name = at->first;
+    Group::Round& round = at->second;
+    const bool complete = round.nodes.size() + group.left.size() >= group.nodes &&
                           std::all_of(group.joined.begin(), group.joined.end(), [&](std::uint32_t id) {
-                            return round->second.contains(id) || group.left.contains(id);
+                            return round.nodes.contains(id) || group.left.contains(id);
                           });
     if (!complete) {
-      ++round;
+      ++at;
       continue;
     }
-    if (round->first.starts_with(kStatesRound)) {
-      answer_states(group, round->first, round->second);
-      round = group.rounds.erase(round);
-      continue;
+    if (name.starts_with(kStatesRound)) {
+      answer_states(group, name);
+    } else if (name.starts_with(kContentsRound)) {
+      send_all(
+          group,
+          RoundMessage{name, {{"equal", round.contents.equal}, {"again", round.contents.again}}}.to_text());
+    } else {
+      for (const std::uint32_t id : group.joined) round.data.try_emplace(id);
+      send_all(group, RoundMessage{name, group_nodes(round.data)}.to_text());
     }
-    for (const std::uint32_t id : group.joined) round->second.try_emplace(id);
-    nlohmann::json all = group_nodes(round->second);
-    const std::string text = RoundMessage{round->first, std::move(all)}.to_text();
-    for (Peer& peer : peers_) {
-      if (peer.group == &group && !peer.closed) send(peer, text);
-    }
-    round = group.rounds.erase(round);
+    at = group.rounds.erase(at);
   }
 }
 
-// Each node learns its own neighbours only.
-void RendezvousServer::answer_states(Group& group, const std::string& round,
-                                     const std::map<std::uint32_t, nlohmann::json>& data) {
-  std::map<std::uint32_t, std::string> states;
-  for (const auto& [node, text] : data) {
-    if (text.is_string() && !group.left.contains(node)) states.emplace(node, text.get<std::string>());
+void RendezvousServer::send_all(const Group& group, const std::string& line) {
+  for (Peer& peer : peers_) {
+    if (peer.group == &group && !peer.closed) send(peer, line);
   }
-  std::string problem;
-  try {
-    group.directories.insert_or_assign(round, ChainDirectory(states));
-  } catch (const Error& error) {
-    problem = error.what();
+}
+
+// Each node learns its own predecessor only.
+void RendezvousServer::answer_states(Group& group, const std::string& name) {
+  const Group::Round& round = group.rounds.at(name);
+  if (!round.problem.empty())
+    return send_all(group, RoundMessage{name, {{"problem", round.problem}}}.to_text());
+  group.ring.clear();
+  for (const std::uint32_t node : round.nodes) {
+    if (!group.left.contains(node) && group.addresses.contains(node)) group.ring.push_back(node);
   }
+  RingPart part;
+  part.nodes = static_cast<std::uint32_t>(group.ring.size());
+  part.sources = round.states.parts();
   for (Peer& peer : peers_) {
     if (peer.group != &group || peer.closed) continue;
-    nlohmann::json answer{{"problem", problem}};
-    if (problem.empty()) {
-      const std::vector<ChainPart> parts = group.directories.at(round).parts_of(peer.hello->node_id);
-      answer = {{"chains", to_json(parts)}, {"addresses", nlohmann::json::object()}};
-      for (const ChainPart& part : parts) {
-        if (!part.predecessor) continue;
-        const auto address = group.addresses.find(part.predecessor->node);
-        if (address != group.addresses.end())
-          answer["addresses"][std::to_string(address->first)] = address->second;
-      }
+    const auto found = std::lower_bound(group.ring.begin(), group.ring.end(), peer.hello->node_id);
+    if (found == group.ring.end() || *found != peer.hello->node_id) continue;
+    part.place = static_cast<std::uint32_t>(found - group.ring.begin());
+    part.predecessor.node = group.ring[(part.place + group.ring.size() - 1) % group.ring.size()];
+    const nlohmann::json& address = group.addresses.at(part.predecessor.node);
+    try {
+      part.predecessor.name = address.at("name");
+      part.predecessor.hosts = address.at("hosts").get<std::vector<std::string>>();
+      part.predecessor.port = address.at("port");
+    } catch (const nlohmann::json::exception&) {
+      part.predecessor.hosts.clear();  // it cannot be reached, and is given up
     }
-    send(peer, RoundMessage{round, std::move(answer)}.to_text());
+    send(peer, RoundMessage{name, to_json(part)}.to_text());
   }
 }
 
-bool RendezvousServer::is_lost(const Group& group, std::uint32_t node, milliseconds silence) {
-  return group.left.contains(node) || group.passed_over.contains(node) || group.silence(node) > silence;
-}
-
-void RendezvousServer::answer_question(Peer& peer, const RoundMessage& question) {
-  Group& group = *peer.group;
-  try {
-    if (question.data.contains("passed_over"))
-      group.passed_over.insert(question.data.at("passed_over").get<std::uint32_t>());
-    nlohmann::json answer = nlohmann::json::object();
-    if (question.data.contains("progress")) {
-      group.progress[peer.hello->node_id] = {peer.hello->node,
-                                             node_progress_from(question.data.at("progress"))};
-      // The nodes tell it at about the same time.
-      if (!group.progress_due)
-        group.progress_due = std::max(Clock::now() + options_.progress_interval / 10,
-                                      group.progress_said + options_.progress_interval);
-    }
-    if (question.data.contains("address")) group.addresses[peer.hello->node_id] = question.data.at("address");
-    if (question.data.contains("address_of")) {
-      const auto found = group.addresses.find(question.data.at("address_of").get<std::uint32_t>());
-      if (found != group.addresses.end()) answer["address"] = found->second;
-    }
-    if (question.data.contains("chain")) {
-      const auto found = group.directories.find(question.data.at("round").get<std::string>());
-      if (found == group.directories.end()) fail("a node asked for a chain that does not exist");
-      answer["next"] =
-          to_json(found->second.next(question.data.at("chain"), peer.hello->node_id, [&](std::uint32_t node) {
-            return node != peer.hello->node_id && is_lost(group, node, options_.neighbour_timeout);
-          }));
-    }
-    nlohmann::json lost = nlohmann::json::array();
-    for (const std::uint32_t node : question.data.value("asked", std::vector<std::uint32_t>())) {
-      if (is_lost(group, node, options_.neighbour_timeout)) lost.push_back(node);
-    }
-    answer["lost"] = std::move(lost);
-    send(peer, RoundMessage{question.round, std::move(answer)}.to_text());
-  } catch (const nlohmann::json::exception& error) {
-    fail("a question has a wrong field: {}", error.what());
+// Its successor reads from the source what it still lacks.
+void RendezvousServer::leaves(Group& group, std::uint32_t node) {
+  if (!group.left.insert(node).second) return;
+  const auto found = std::lower_bound(group.ring.begin(), group.ring.end(), node);
+  if (found == group.ring.end() || *found != node) return;
+  const auto place = static_cast<std::size_t>(found - group.ring.begin());
+  const std::uint32_t successor = group.ring[(place + 1) % group.ring.size()];
+  for (Peer& peer : peers_) {
+    if (peer.group == &group && !peer.closed && peer.hello->node_id == successor)
+      send(peer, RoundMessage{kLeft, node}.to_text());
   }
 }
 
@@ -345,7 +386,7 @@ void RendezvousServer::receive_hello(Peer& peer, const std::string& text) {
 
 void RendezvousServer::disconnected(Peer& peer) {
   if (peer.group == nullptr) return;
-  peer.group->left.insert(peer.hello->node_id);
+  leaves(*peer.group, peer.hello->node_id);
   if (peer.group->verdict) {
     peer.group = nullptr;
     return;
@@ -420,14 +461,17 @@ void RendezvousServer::decide(Group& group) {
   }
 }
 
-void RendezvousServer::send(Peer& peer, const std::string& line) {
+void RendezvousServer::send(Peer& peer, const std::string& line) const {
   peer.unsent += line + "\n";
   flush(peer);
 }
 
-void RendezvousServer::flush(Peer& peer) {
+void RendezvousServer::flush(Peer& peer) const {
   try {
     peer.unsent.erase(0, peer.connection.send(std::as_bytes(std::span(peer.unsent))));
+    if (peer.waits_to_send == !peer.unsent.empty()) return;
+    peer.waits_to_send = !peer.waits_to_send;
+    watch(peer.connection.socket(), EPOLL_CTL_MOD, kReadable | (peer.waits_to_send ? kWritable : 0), &peer);
   } catch (const PeerError&) {
     peer.closed = true;
   }
@@ -448,7 +492,7 @@ int RendezvousServer::milliseconds_to_next(Clock::time_point now) const {
     if (const auto decision_time = group.decision_time()) consider(*decision_time);
   }
   if (!next) return -1;
-  // Round up: poll() would return early and spin.
+  // Round up: epoll_wait() would return early and spin.
   return static_cast<int>(
       std::max<std::int64_t>(0, std::chrono::duration_cast<milliseconds>(*next - now).count()) + 1);
 }

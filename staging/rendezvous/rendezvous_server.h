@@ -1,8 +1,7 @@
 // srun's side of the rendezvous. Every node of the step connects, reports how its staging ended, and
 // receives the outcome of all nodes. Before and after that the nodes may hold rounds: each node contributes
-// data, and when all remaining nodes have done so, each receives the data of all. Questions of one node about another
-// one (its address, whether it is lost) are answered at once. A node that fails, never
-// comes, or disconnects and does not come back fails the step for all nodes. The line that says so is printed
+// data, and when all remaining nodes have done so, each receives the data of all, or a short answer. A node learns at once
+// that its predecessor in the ring has left. A node that fails, never comes, or disconnects and does not come back fails the step for all nodes. The line that says so is printed
 // here, on srun's standard error, which is the job's output.
 //
 // Other users can connect too. A connection that has sent nothing for two seconds is dropped, and one that does not
@@ -35,10 +34,8 @@ class RendezvousServer {
     /// cancelled, srun ends earlier and prints nothing.)
     std::chrono::milliseconds reconnect_timeout{10'000};
     /// A node that sends nothing for this long, while others do, has stopped: nodes send something every
-    /// second. Time in which no node sends anything does not count: the step is suspended.
+    /// five seconds. Time in which no node sends anything does not count: the step is suspended.
     std::chrono::milliseconds silence_timeout{15'000};
-    /// After this silence a node's neighbours may take its data from elsewhere.
-    std::chrono::milliseconds neighbour_timeout{5000};
     /// How long nodes may take to receive the outcome after `alive` has ended.
     std::chrono::milliseconds drain_timeout{0};
     /// Receives the one line of a failed step.
@@ -66,22 +63,24 @@ class RendezvousServer {
   void receive_line(Peer& peer, const std::string& line);
   void receive_hello(Peer& peer, const std::string& text);
   void receive_round(Peer& peer, const std::string& payload);
-  static bool is_lost(const Group& group, std::uint32_t node, std::chrono::milliseconds silence);
-  void answer_question(Peer& peer, const RoundMessage& question);
+  void receive_progress(Peer& peer, const nlohmann::json& message) const;
   void answer_complete_rounds(Group& group);
-  void answer_states(Group& group, const std::string& round,
-                     const std::map<std::uint32_t, nlohmann::json>& data);
+  void answer_states(Group& group, const std::string& round);
+  void leaves(Group& group, std::uint32_t node);
+  void send_all(const Group& group, const std::string& line);
   void find_silent(Group& group);
   void disconnected(Peer& peer);
   void add_failure(Group& group, const std::string& node, const std::string& why) const;
   void settle(Group& group, Clock::time_point now);
   void say_progress(Group& group);
   void decide(Group& group);
-  static void send(Peer& peer, const std::string& line);
-  static void flush(Peer& peer);
+  bool watch(const UniqueFd& fd, int operation, unsigned events, void* what) const;
+  void send(Peer& peer, const std::string& line) const;
+  void flush(Peer& peer) const;
   int milliseconds_to_next(Clock::time_point now) const;
 
   UniqueFd socket_;
+  UniqueFd epoll_;
   Options options_;
   std::list<Peer> peers_;
   std::map<std::string, Group> groups_;

@@ -15,8 +15,8 @@
 #include <csignal>
 #include <cstring>
 
+#include "common/running_time.h"
 #include "common/sockets.h"
-#include "staging/rendezvous/running_time.h"
 
 namespace lockstep::transfer {
 namespace {
@@ -204,7 +204,16 @@ std::size_t SecureConnection::send(std::span<const std::byte> bytes) {
   while (sent < bytes.size()) {
     const std::span<const std::byte> rest = bytes.subspan(sent);
     std::size_t count = 0;
-    if (!attempt([&](SSL* ssl) { return ::SSL_write_ex(ssl, rest.data(), rest.size(), &count); })) break;
+    half_sent_ = !attempt([&](SSL* ssl) {
+      if (!half_sent_ && sent_with_key_ >= key_bytes_ &&
+          ::SSL_key_update(ssl, SSL_KEY_UPDATE_NOT_REQUESTED) == 1) {
+        sent_with_key_ = 0;
+        ++key_renewals_;
+      }
+      return ::SSL_write_ex(ssl, rest.data(), rest.size(), &count);
+    });
+    if (half_sent_) break;
+    sent_with_key_ += count;
     sent += count;
   }
   return sent;

@@ -82,6 +82,11 @@ class SecureConnection {
   /// receive() or send() had nothing left to do.
   bool wait(int events, std::chrono::milliseconds timeout) const;
 
+  /// New keys are used after so many bytes were sent. AES-GCM's limit is far above (RFC 8446, 5.5).
+  void renew_keys_after(std::uint64_t bytes) { key_bytes_ = bytes; }
+  /// How often this end has renewed its keys.
+  int key_renewals() const { return key_renewals_; }
+
   const UniqueFd& socket() const { return socket_; }
   /// Bytes sent and received on the network after the handshake.
   std::uint64_t bytes() const;
@@ -109,7 +114,11 @@ class SecureConnection {
   std::unique_ptr<ssl_st, void (*)(ssl_st*)> ssl_;
   int wanted_ = 0;  // what the handshake waits for
   std::uint64_t handshake_bytes_ = 0;
-  std::string received_;  // beyond the last line
+  std::uint64_t key_bytes_ = std::uint64_t{256} << 30U;
+  std::uint64_t sent_with_key_ = 0;
+  int key_renewals_ = 0;
+  bool half_sent_ = false;  // the last record: OpenSSL must send the rest of it first
+  std::string received_;    // beyond the last line
   std::size_t searched_ = 0;
 };
 

@@ -310,7 +310,9 @@ void Step::join_peers() {
   exchange.step = call_.hello.step_name();
   exchange.node_id = call_.hello.node_id;
   exchange.chunk_bytes = ChunkPlan::kChunkBytes;
-  peers_ = std::make_unique<PeerGroup>(*rendezvous_, exchange, call_.hello.node);
+  std::vector<std::string> names = expand_node_list(call_.hello.node_list);
+  if (call_.hello.node_id < names.size()) names[call_.hello.node_id] = call_.hello.node;
+  peers_ = std::make_unique<PeerGroup>(*rendezvous_, exchange, std::move(names));
   // Usually all nodes lack the network then; lockstep-doctor names each node that does.
   if (!exchange.peer_networks.empty() && !peers_->uses_peer_network() && call_.hello.node_id == 0)
     say("no interface has an address in peer_network (lockstep.conf), so the nodes send data to each other over the network that leads to srun: run lockstep-doctor on the nodes");

@@ -3,12 +3,15 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
 
 #include "common/error.h"
 #include "staging/rendezvous/node_names.h"
-#include "staging/transfer/chain_put.h"
 #include "staging/transfer/copy/parallel.h"
+#include "staging/transfer/ring_put.h"
 #include "staging/transfer/source_put.h"
 
 namespace lockstep::transfer {
@@ -18,14 +21,15 @@ using nlohmann::json;
 using Messages = std::map<std::uint32_t, json>;
 using Contexts = std::vector<const PutContext*>;
 
-// A copy keeps some files open, besides its lock and its journal.
+// A copy keeps some files open, besides its lock and its journal. The numbers of all fit in one line of the exchange.
 std::size_t sources_at_once() {
   constexpr std::size_t kFilesOfSource = 12;
   constexpr std::size_t kOtherFiles = 64;
+  constexpr std::size_t kMaxSources = 1024;
   rlimit limit{};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return 1U << 16U;
-  return std::max<std::size_t>(limit.rlim_cur, kOtherFiles + kFilesOfSource) / kFilesOfSource -
-         kOtherFiles / kFilesOfSource;
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return kMaxSources;
+  const std::size_t files = std::max<std::size_t>(limit.rlim_cur, kOtherFiles + kFilesOfSource);
+  return std::min(kMaxSources, files / kFilesOfSource - kOtherFiles / kFilesOfSource);
 }
 
 // An array, because all nodes get those of all sources.
@@ -97,136 +101,165 @@ class Identities {
 /// Some sources that are put together, with all rounds after the first.
 class SourceBatch {
  public:
-  SourceBatch(PeerGroup& peers, std::size_t batch, const Contexts& contexts,
-              const std::vector<Manifest>& manifests)
-      : peers_(peers), batch_(batch) {
-    for (std::size_t s = 0; s < contexts.size(); ++s)
-      sources_.push_back(std::make_unique<SourcePut>(*contexts[s], manifests[s]));
-  }
+  using Done = std::function<void(const PutContext&, FoundCopy)>;
+  using Make = std::function<std::unique_ptr<SourcePut>(std::size_t s)>;
 
-  void put(const std::function<void(const PutContext&, FoundCopy)>& done) {
-    std::string states;
-    for (const auto& source : sources_) states += static_cast<char>(source->find());
-    parts_ = peers_.rendezvous().chains(states, batch_);
-    chains_.resize(parts_.size());
-    run_chains();
-    Messages contents;
-    try {
-      contents = peers_.gather(fmt::format("contents:{}", batch_), contents_message());
-    } catch (const Error&) {  // other nodes failed
-      for (const auto& source : sources_) source->keep();
-      throw;
+  /// `sources` may be null; they are made when they are looked for: a source that all nodes have staged may not be there any
+  /// longer. `staged`: an earlier step has staged the source here. `busy`: another process copies it on the first node, so its lock is
+  /// not taken here either: two steps that begin together would each get some nodes' locks. `rings` counts the rings of the
+  /// step.
+  SourceBatch(PeerGroup& peers, std::size_t& rings, std::vector<std::unique_ptr<SourcePut>> sources,
+              Make make, std::vector<bool> staged, std::vector<bool> busy)
+      : peers_(peers),
+        rings_(rings),
+        sources_(std::move(sources)),
+        make_(std::move(make)),
+        staged_(std::move(staged)),
+        busy_(std::move(busy)) {}
+
+  void put(const Done& done) {
+    for (bool again = true; again;) {
+      RingPart part = states();
+      parts_ = part.sources;
+      if (std::find(parts_.begin(), parts_.end(), SourcePart::unsure) != parts_.end()) {
+        staged_.assign(sources_.size(), false);
+        continue;
+      }
+      run_ring(std::move(part));
+      again = agree();
+      ring_.reset();  // all nodes have all of it
+      std::vector<SourcePut*> lacking = damaged();
+      publish(done);
+      for (std::size_t s = 0; s < sources_.size(); ++s) {
+        if (!left_out(s) && !sources_[s]->is_here()) lacking.push_back(sources_[s].get());
+      }
+      for (SourcePut* const source : lacking) source->wait();
+      staged_.assign(sources_.size(), false);
+      busy_.assign(sources_.size(), false);
     }
-    const bool late = std::any_of(contents.begin(), contents.end(),
-                                  [](const auto& message) { return message.second.contains("late"); });
-    if (!late) chains_.clear();
-    for (std::size_t s = 0; s < sources_.size(); ++s) {
-      check_equal(contents, s);
-      remove_if_damaged(s);
-    }
-    // Other steps may wait for these copies, so they are published before this node waits for theirs.
-    for (const auto& source : sources_) {
-      if (source->is_here() || source->needed()) done(source->context(), source->take_result());
-    }
-    if (late) catch_up();
-    for (const auto& source : sources_) {
-      if (!source->is_taken()) done(source->context(), source->take_result());
-    }
-    if (late) peers_.gather(fmt::format("end:{}", batch_), json::object());
-    chains_.clear();
   }
 
  private:
-  // Chains do not wait for each other: a node of one chain may be slow.
-  void run_chains() {
-    std::vector<ChainPut*> running;
-    for (std::size_t c = 0; c < parts_.size(); ++c) {
-      for (const std::size_t s : parts_[c].sources) {
-        if (s >= sources_.size()) fail("srun's helper named a source that does not exist");
-      }
-      if (parts_[c].in_ring()) running.push_back(&join(c));
-    }
-    parallel_for(running.size(), static_cast<int>(running.size()),
-                 [&](std::size_t c, const std::function<bool()>&) { running[c]->run(); });
+  RingPart states() {
+    parallel_for(sources_.size(), kManyAtOnce, [&](std::size_t s, const std::function<bool()>&) {
+      if (!staged_[s] && !sources_[s]) sources_[s] = make_(s);
+    });
+    std::string states;
+    for (std::size_t s = 0; s < sources_.size(); ++s)
+      states += static_cast<char>(staged_[s] ? SourceState::staged : sources_[s]->state(!busy_[s]));
+    RingPart part = peers_.rendezvous().states(++rings_, states);
+    if (part.sources.size() != sources_.size()) fail("srun's helper named a source that does not exist");
+    return part;
   }
 
-  ChainPut& join(std::size_t c) {
-    std::vector<SourcePut*> sources;
-    for (const std::size_t s : parts_[c].sources) sources.push_back(sources_[s].get());
-    chains_[c] = std::make_unique<ChainPut>(peers_, batch_, parts_[c], std::move(sources));
-    return *chains_[c];
-  }
+  // An earlier step has staged it on this node, and no node needs it.
+  bool left_out(std::size_t s) const { return staged_[s] && parts_[s] == SourcePart::none; }
 
-  // Waits for the copies of other processes. If one of them never comes, or this node's own was damaged, gets the data from
-  // the nodes of its chain, which serve it until the last round.
-  void catch_up() {
-    for (std::size_t c = 0; c < parts_.size(); ++c) {
-      bool all = true;
-      for (const std::size_t s : parts_[c].sources) {
-        if (!sources_[s]->is_here()) sources_[s]->wait();
-        all = all && sources_[s]->is_here();
-      }
-      const bool withdrawn = parts_[c].in_ring() && !chains_[c];
-      if (!all || withdrawn) join(c).run();
-    }
-  }
-
-  json contents_message() const {
-    json contents = json::object();
+  void run_ring(RingPart part) {
+    std::vector<bool> held;
+    ring_sources_.clear();
     for (std::size_t s = 0; s < sources_.size(); ++s) {
-      if (const std::string content = sources_[s]->content(); !content.empty())
-        contents[std::to_string(s)] = content;
+      if (parts_[s] != SourcePart::held && parts_[s] != SourcePart::read) continue;
+      held.push_back(parts_[s] == SourcePart::held);
+      ring_sources_.push_back(sources_[s].get());
+      // Another process copies it on this node, but not on all.
+      if (sources_[s]->state(false) == SourceState::busy) sources_[s]->copy_anyway(peers_.step());
     }
-    const bool waits =
-        std::any_of(parts_.begin(), parts_.end(), [](const ChainPart& part) { return !part.in_ring(); });
-    const bool lacked = std::any_of(chains_.begin(), chains_.end(),
-                                    [](const auto& chain) { return chain && chain->predecessor_lacked(); });
-    json message = json::object();
-    if (!contents.empty()) message["contents"] = std::move(contents);
-    if (waits || lacked) message["late"] = 1;
-    return message;
+    if (ring_sources_.empty()) return;
+    ring_ = std::make_unique<RingPut>(peers_, rings_, std::move(part), ring_sources_, held);
+    ring_->run();
   }
 
-  // If no index tells which bytes are right, no node publishes its copy. Holders have checked theirs, so it is the source
-  // that changed.
-  void check_equal(const Messages& messages, std::size_t s) {
-    std::map<std::string, std::vector<std::string>> nodes;  // by what they got
-    const std::string number = std::to_string(s);
-    for (const auto& [node, message] : messages) {
-      const json contents = message.value("contents", json::object());
-      if (contents.contains(number))
-        nodes[contents.at(number).get<std::string>()].push_back(peers_.name(node));
+  // Returns whether there is another ring. If no index tells which bytes are right and the nodes got different ones, no node
+  // publishes its copy. Holders have checked theirs, so it is the source that changed.
+  bool agree() {
+    if (std::all_of(parts_.begin(), parts_.end(), [](SourcePart part) { return part == SourcePart::none; }))
+      return false;
+    std::string digests;
+    bool complete = true;
+    for (const SourcePut* const source : ring_sources_) {
+      complete = complete && (source->is_here() || source->needed());
+      digests += source->content();
     }
-    if (nodes.size() < 2) return;
-    std::string groups;
-    for (const auto& [content, names] : nodes) groups += (groups.empty() ? "" : "; ") + join_names(names);
-    fail(
-        "{}: the nodes got different bytes ({}): stage it again when nobody writes to it, or pack it, so that an index can tell which of them are right",
-        sources_[s]->context().source.name, groups);
+    if (!complete) digests.clear();
+    if (!digests.empty()) digests = pack::to_hex(pack::digest_of(std::as_bytes(std::span(digests))));
+    const bool lacks = !complete || (ring_ && ring_->saw_damage()) ||
+                       std::find(parts_.begin(), parts_.end(), SourcePart::busy) != parts_.end();
+    Contents contents;
+    try {
+      contents = peers_.rendezvous().contents(rings_, digests, lacks);
+    } catch (const Error&) {  // other nodes failed
+      for (const auto& source : sources_) {
+        if (source) source->keep();
+      }
+      throw;
+    }
+    if (!contents.equal) fail_different();
+    return contents.again;
   }
 
-  // This node serves it until then, and gets it from the other nodes afterwards.
-  void remove_if_damaged(std::size_t s) {
-    if (!sources_[s]->damaged()) return;
-    for (std::size_t c = 0; c < chains_.size(); ++c) {
-      if (std::binary_search(parts_[c].sources.begin(), parts_[c].sources.end(), s)) chains_[c].reset();
+  [[noreturn]] void fail_different() {
+    json own = json::array();
+    for (const SourcePut* const source : ring_sources_) own.push_back(source->content());
+    const Messages all = peers_.gather(fmt::format("details:{}", rings_), std::move(own));
+    for (std::size_t s = 0; s < ring_sources_.size(); ++s) {
+      std::map<std::string, std::vector<std::string>> nodes;  // by what they got
+      for (const auto& [node, contents] : all) {
+        const std::string content = contents.at(s);
+        if (!content.empty()) nodes[content].push_back(peers_.name(node));
+      }
+      if (nodes.size() < 2) continue;
+      std::string groups;
+      for (const auto& [content, names] : nodes) groups += (groups.empty() ? "" : "; ") + join_names(names);
+      fail(
+          "{}: the nodes got different bytes ({}): stage it again when nobody writes to it, or pack it, so that an index can tell which of them are right",
+          ring_sources_[s]->context().source.name, groups);
     }
-    sources_[s]->remove_if_damaged();
+    fail("the nodes got different bytes: stage again when nobody writes to the sources");
+  }
+
+  std::vector<SourcePut*> damaged() {
+    std::vector<SourcePut*> damaged;
+    for (const auto& source : sources_) {
+      if (source && source->remove_if_damaged()) damaged.push_back(source.get());
+    }
+    return damaged;
+  }
+
+  // Other steps may wait for these copies, so they are published before this node waits for theirs.
+  void publish(const Done& done) {
+    for (std::size_t s = 0; s < sources_.size(); ++s) {
+      if (left_out(s)) continue;
+      SourcePut& source = *sources_[s];
+      if (source.is_taken() || !(source.is_here() || source.needed())) continue;
+      done(source.context(), source.take_result());
+    }
   }
 
   PeerGroup& peers_;
-  std::size_t batch_;
+  std::size_t& rings_;
   std::vector<std::unique_ptr<SourcePut>> sources_;
-  std::vector<ChainPart> parts_;
-  std::vector<std::unique_ptr<ChainPut>> chains_;  // of each part
+  Make make_;
+  std::vector<bool> staged_;
+  std::vector<bool> busy_;
+  std::vector<SourcePart> parts_;
+  std::vector<SourcePut*> ring_sources_;
+  std::unique_ptr<RingPut> ring_;
 };
 
 /// What the nodes know after the first round.
 struct Greeting {
   Identities identities;
-  std::vector<bool> wanted;  ///< by source
-  std::size_t at_once = 1;   ///< sources
+  std::size_t at_once = 1;                        ///< sources
+  std::set<std::size_t> busy;                     ///< on the first node
+  std::vector<std::unique_ptr<SourcePut>> first;  ///< of the first node: those that it has looked for
 };
+
+// Whether an earlier step of the job has staged the version that is at the source now.
+bool is_staged(const PutContext& context, const std::string& version) {
+  const auto staged = context.options.staged.find(context.source.name);
+  return staged != context.options.staged.end() && (version.empty() || staged->second == version);
+}
 
 // One node looks at the sources for all, because file times may differ between clients of one file system: the first node;
 // if it has left, the next one; finally this node.
@@ -251,31 +284,29 @@ Identities identify(PeerGroup& peers, const Contexts& contexts, Messages& hellos
 }
 
 Greeting greet(PeerGroup& peers, const Contexts& contexts) {
-  json staged = json::array();
-  for (const PutContext* const context : contexts) {
-    const auto version = context->options.staged.find(context->source.name);
-    staged.push_back(version == context->options.staged.end() ? json() : json(version->second));
-  }
+  Greeting greeting;
   std::optional<Identities> own;
-  json message{{"at_once", sources_at_once()}};
-  if (!contexts.empty() && !contexts.front()->options.staged.empty()) message["staged"] = std::move(staged);
+  greeting.at_once = sources_at_once();
+  json message{{"at_once", greeting.at_once}};
   if (peers.self() == 0) {
     own = Identities::look(contexts);
     message["sources"] = own->message();
+    json busy = json::array();
+    greeting.first.resize(std::min(contexts.size(), greeting.at_once));
+    for (std::size_t s = 0; s < greeting.first.size(); ++s) {
+      if (is_staged(*contexts[s], own->version(s))) continue;
+      greeting.first[s] = std::make_unique<SourcePut>(*contexts[s], own->manifest(*contexts[s], s, peers));
+      if (greeting.first[s]->find() == SourceState::busy) busy.push_back(s);
+    }
+    message["busy"] = std::move(busy);
   }
   Messages hellos = peers.hello(std::move(message));
-  Greeting greeting{.identities = identify(peers, contexts, hellos, std::move(own)),
-                    .wanted = std::vector<bool>(contexts.size(), false),
-                    .at_once = sources_at_once()};
   for (const auto& [node, other] : hellos) {
-    const json versions = other.value("staged", std::vector<json>(contexts.size()));
-    if (versions.size() != contexts.size()) fail("the nodes of the step were given different sources");
     greeting.at_once = std::min(greeting.at_once, other.at("at_once").get<std::size_t>());
-    for (std::size_t s = 0; s < contexts.size(); ++s) {
-      const std::string seen = greeting.identities.version(s);
-      if (versions[s].is_null() || (!seen.empty() && versions[s] != seen)) greeting.wanted[s] = true;
-    }
+    for (const std::size_t s : other.value("busy", std::vector<std::size_t>())) greeting.busy.insert(s);
   }
+  greeting.first.resize(std::min(greeting.first.size(), greeting.at_once));
+  greeting.identities = identify(peers, contexts, hellos, std::move(own));
   return greeting;
 }
 
@@ -285,30 +316,27 @@ void cooperative_put(PeerGroup& peers, const std::vector<std::unique_ptr<PutCont
                      const std::function<void(const PutContext& context, FoundCopy copy)>& done) {
   Contexts all;
   for (const auto& context : contexts) all.push_back(context.get());
-  const Greeting greeting = greet(peers, all);
-  Contexts wanted;
-  std::vector<std::size_t> numbers;
-  for (std::size_t s = 0; s < all.size(); ++s) {
-    if (!greeting.wanted[s]) continue;
-    const PutOptions& options = all[s]->options;
-    const auto staged = options.staged.find(all[s]->source.name);
-    const std::string seen = greeting.identities.version(s);
-    if (staged != options.staged.end() && !seen.empty() && staged->second != seen && options.on.stale)
-      options.on.stale(all[s]->source.name);
-    wanted.push_back(all[s]);
-    numbers.push_back(s);
-  }
-  for (std::size_t begin = 0; begin < wanted.size(); begin += greeting.at_once) {
-    const std::size_t end = std::min(begin + greeting.at_once, wanted.size());
-    std::vector<std::optional<Manifest>> found(end - begin);
-    parallel_for(end - begin, kManyAtOnce, [&](std::size_t i, const std::function<bool()>&) {
-      found[i] = greeting.identities.manifest(*wanted[begin + i], numbers[begin + i], peers);
-    });
-    std::vector<Manifest> manifests;
-    for (std::optional<Manifest>& manifest : found) manifests.push_back(std::move(*manifest));
-    const Contexts part(wanted.begin() + static_cast<std::ptrdiff_t>(begin),
-                        wanted.begin() + static_cast<std::ptrdiff_t>(end));
-    SourceBatch(peers, begin, part, manifests).put(done);
+  Greeting greeting = greet(peers, all);
+  std::size_t rings = 0;
+  for (std::size_t begin = 0; begin < all.size(); begin += greeting.at_once) {
+    const std::size_t count = std::min(greeting.at_once, all.size() - begin);
+    std::vector<std::unique_ptr<SourcePut>> sources(count);
+    if (begin == 0) std::move(greeting.first.begin(), greeting.first.end(), sources.begin());
+    std::vector<bool> staged(count);
+    std::vector<bool> busy(count);
+    for (std::size_t i = 0; i < count; ++i) {
+      const PutContext& context = *all[begin + i];
+      const std::string seen = greeting.identities.version(begin + i);
+      staged[i] = is_staged(context, seen);
+      busy[i] = greeting.busy.contains(begin + i);
+      if (!staged[i] && context.options.staged.contains(context.source.name) && context.options.on.stale)
+        context.options.on.stale(context.source.name);
+    }
+    const auto make = [&](std::size_t i) {
+      return std::make_unique<SourcePut>(*all[begin + i],
+                                         greeting.identities.manifest(*all[begin + i], begin + i, peers));
+    };
+    SourceBatch(peers, rings, std::move(sources), make, std::move(staged), std::move(busy)).put(done);
   }
 }
 

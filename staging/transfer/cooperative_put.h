@@ -1,16 +1,16 @@
-// Puts sources on all nodes of a group (exchange.h describes how they share the work). The nodes agree in few rounds at
-// the rendezvous, whatever the number of sources:
+// Puts sources on all nodes of a step (exchange.h describes how they share the work). The nodes agree in few rounds at the
+// rendezvous, whatever the number of sources:
 //
-//   places     (hello) the releases of all nodes, and which version of each source an earlier step of the job has staged;
-//              the first node says what each source is: its object, whether it is a pack
-//   states     each says whether it has an object already, needs it, or waits for another process of its node; it learns
-//              its part of the chains
-//   contents   each has all its chunks; it says what content it got, and whether a node waits for another process or could
-//              not send what it has: if none, no node is asked for chunks from then on
-//   end        only then: these nodes have got the data too
+//   hello      the releases of all nodes; the first node says what each source is, and which ones another process copies there
+//   states     each says whether it has a source already, needs it, or another process copies it there; it learns its
+//              predecessor, and whether a node has each source
+//   contents   each has all its chunks; it gives one digest of what it got, and says whether it still lacks a source
 //   identify   only if the first node has left: what the next one sees
+//   details    only if the digests differ: those of each source
 //
-// Very many sources are put in groups, because each one needs some open files; then there are more rounds.
+// If a node still lacks a source, because another process copied it there or its own copy was damaged, it waits for the other
+// process, holding no lock, and there is another ring with its two rounds. Very many sources are put in groups, because each
+// one needs some open files; each group has its two rounds.
 //
 // Threads: one at a time.
 #pragma once

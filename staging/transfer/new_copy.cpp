@@ -31,7 +31,8 @@ BegunCopy begin(const PutContext& context, const Manifest& manifest, CopyLock lo
                 std::uint64_t list_bytes) {
   BegunCopy begun{.manifest = manifest, .lock = std::move(lock), .incoming = {}};
   with_source_in_error(context, manifest.packed() ? " (for its index alone)" : "", [&] {
-    begun.incoming.reset(new cache::Incoming(context.store.begin(manifest.object, list_bytes)));
+    const std::string& name = begun.lock.incoming.empty() ? manifest.object : begun.lock.incoming;
+    begun.incoming.reset(new cache::Incoming(context.store.begin(name, list_bytes)));
   });
   return begun;
 }
@@ -143,6 +144,10 @@ BegunCopy begin_copy_with_list(const PutContext& context, const Manifest& manife
   BegunCopy begun = begin(context, manifest, std::move(lock), packed ? list.size() : 0);
   if (packed) {
     write_index(context, begun, list);
+    const pack::Index index = pack::Index::load(index_in(begun), context.source.index_file());
+    // An object of some shards has a part of the index.
+    if (context.source.shards.empty() && index.digest() != manifest.index.digest)
+      index_changed(context.source);
   } else {
     list_from_text(list, begun.manifest);
   }
@@ -172,10 +177,6 @@ NewCopy::NewCopy(const PutContext& context, BegunCopy begun, bool check_source)
   options.plan = digest_of(files_);
   options.mark_bytes = context_.options.sizes.mark_bytes;
   options.complete = [this](std::size_t file, const pack::Digest& digest) { return check(file, digest); };
-  if (context_.options.peers != nullptr)
-    options.hashed = [this](std::size_t chunk, ChunkBuffers::Buffer data) {
-      context_.resources.recent.keep({&context_, chunk}, std::move(data));
-    };
   store_ = std::make_unique<ChunkStore>(context_.system, local_, plan_, context_.resources.memory,
                                         std::move(options));
   local_.make_folders();
@@ -242,27 +243,29 @@ int NewCopy::threads() const {
 
 void NewCopy::run() {
   parallel_for(plan_.size(), threads(), [&](std::size_t chunk, const std::function<bool()>&) {
-    if (!store_->has(chunk)) read_from_source(chunk);
+    if (!store_->has(chunk)) take(chunk, load(chunk), false);
   });
   finish();
 }
 
-void NewCopy::read_from_source(std::size_t chunk) {
+LoadedChunk NewCopy::load(std::size_t chunk) {
   ChunkBuffers::Buffer data = context_.resources.memory.chunks.take(plan_.bytes(chunk));
   source_.read(chunk, data.bytes());
   const pack::Digest digest = pack::digest_of(data.bytes());
-  take(chunk, std::move(data), digest, false);
+  return {std::make_shared<const ChunkBuffers::Buffer>(std::move(data)), digest};
 }
 
-void NewCopy::take(std::size_t chunk, ChunkBuffers::Buffer data, const pack::Digest& digest, bool waiting) {
-  store_->put(chunk, std::move(data), digest, waiting);
+void NewCopy::take(std::size_t chunk, LoadedChunk loaded, bool waiting) {
+  store_->put(chunk, std::move(loaded.data), loaded.digest, waiting);
   progressed(plan_.bytes(chunk));
 }
 
 void NewCopy::finish(const std::function<void(std::size_t chunk)>& wrong) {
   store_->finish();
   source_.check_unchanged();
+  if (store_->damaged().empty()) return;
   for (const std::size_t file : store_->damaged()) repair(file, wrong);
+  store_->mark();
 }
 
 // The wrong bytes may have come from another node, from the disk, from an earlier copy of a source that was
@@ -362,13 +365,10 @@ FoundCopy NewCopy::publish() {
   }
   cache::Store& store = context_.store;
   context_.system.unlink_if_there(whole_index(begun_));
-  begun_.incoming->publish(info);
+  begun_.incoming->publish(info, manifest.object);
   if (!context_.options.lease.empty()) store.add_lease(manifest.object, context_.options.lease);
   store.touch(manifest.object);
-  // A pack's index replaces the journal. The journal is removed last: until the object has its name, a killed
-  // copy is continued with it.
   const fs::path files = store.files(manifest.object);
-  if (manifest.packed()) context_.system.unlink_if_there(files.parent_path() / kJournalName);
   begun_.lock.heartbeat = {};  // the lock may end before this object
   return {.object = manifest.object,
           .files = files,

@@ -4,7 +4,7 @@
 //
 // Memory: at most 136 MiB of buffers, and 60 bytes for each chunk of 4 MiB (15 MiB for each TiB).
 //
-// Threads: take() and read_from_source() from any; the rest belongs to one thread. run() starts its own and has joined
+// Threads: load() and take() from any; the rest belongs to one thread. run() starts its own and has joined
 // them when it returns.
 #pragma once
 
@@ -41,6 +41,12 @@ BegunCopy begin_copy_with_list(const PutContext& context, const Manifest& manife
 /// The list of files for other nodes; `files` is the folder of the copy.
 std::string list_text(const Manifest& manifest, const std::filesystem::path& files);
 
+/// A chunk in memory, with its digest.
+struct LoadedChunk {
+  LentChunk data;
+  pack::Digest digest{};
+};
+
 class NewCopy {
  public:
   /// Makes room for the files and takes over what an earlier process has copied. `check_source`: checks that
@@ -61,10 +67,10 @@ class NewCopy {
   ChunkStore& store() { return *store_; }
   /// The number of threads that read from the source.
   int threads() const;
-  /// Reads one chunk at the source and stores it.
-  void read_from_source(std::size_t chunk);
+  /// Reads one chunk at the source.
+  LoadedChunk load(std::size_t chunk);
   /// Stores a chunk. `waiting`: another node waits for the caller, so a sync must not delay it.
-  void take(std::size_t chunk, ChunkBuffers::Buffer data, const pack::Digest& digest, bool waiting = true);
+  void take(std::size_t chunk, LoadedChunk loaded, bool waiting = true);
   /// Hashes and syncs the rest, and checks that the source has not changed. Files with a wrong digest are
   /// compared with the source chunk by chunk; `wrong` is called for each chunk that differs. Throws Error if
   /// the source itself does not match its index.

@@ -19,7 +19,6 @@
 #include "staging/cache/store.h"
 #include "staging/transfer/copy/chunk_buffers.h"
 #include "staging/transfer/copy/limit.h"
-#include "staging/transfer/exchange/recent_chunks.h"
 #include "staging/transfer/heartbeat.h"
 #include "staging/transfer/put_options.h"
 #include "staging/transfer/source.h"
@@ -61,12 +60,10 @@ class PutTally {
 struct PutResources {
   explicit PutResources(const PutOptions& options)
       : memory(options.sizes.buffers, options.sizes.chunk_bytes),
-        recent(options.peers != nullptr ? options.sizes.buffers / 4 : 0),
         heartbeat(options.copier_timeout.count() > 0 ? options.copier_timeout / 2 : default_call_timeout(1)) {
   }
 
   CopyMemory memory;
-  RecentChunks recent;  ///< for successors
   Heartbeat heartbeat;
   std::mutex reporting;  ///< held while progress is recorded and reported
 };

@@ -12,6 +12,7 @@
 #include "common/leaf/number.h"
 #include "common/leaf/pipe.h"
 #include "common/process.h"
+#include "common/running_time.h"
 #include "common/sockets.h"
 #include "common/thread.h"
 #include "staging/rendezvous/rendezvous_server.h"
@@ -76,13 +77,14 @@ RendezvousAddress address_of(const NodeAddress& first, const NodesOptions& nodes
 // Tries again for a while, because the first node may start last.
 std::unique_ptr<Rendezvous> meet(const RendezvousAddress& rendezvous, const Hello& hello,
                                  const NodesOptions& nodes, const Stop& stop) {
-  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(nodes.wait_seconds);
+  RunningTime time;
+  std::chrono::milliseconds waited{0};
   for (;;) {
     try {
       return std::make_unique<Rendezvous>(rendezvous, hello, stop,
                                           [stop](const Verdict& verdict) { stop(verdict.why); });
     } catch (const Error&) {
-      if (std::chrono::steady_clock::now() > until) throw;
+      if ((waited += time.tick()) > std::chrono::seconds(nodes.wait_seconds)) throw;
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
     }
   }
@@ -157,7 +159,9 @@ std::vector<PutResult> put_on_nodes(const std::vector<std::string>& sources, Put
     exchange.first_port = exchange.last_port = nodes.node_id == 0 ? 0 : addresses[nodes.node_id].port;
     exchange.chunk_bytes = options.sizes.chunk_bytes;
     exchange.timeouts = nodes.peer_timeouts;
-    peers = std::make_unique<PeerGroup>(*rendezvous, exchange, addresses[nodes.node_id].host);
+    std::vector<std::string> names;
+    for (const NodeAddress& node : addresses) names.push_back(node.host);
+    peers = std::make_unique<PeerGroup>(*rendezvous, exchange, std::move(names));
     options.peers = peers.get();
     results = put(sources, options);
   } catch (const std::exception& error) {

@@ -139,7 +139,7 @@ SourceLookup::Result SourceLookup::find_or_lock(bool wait) {
       if (store.has(manifest_.object) && check(context_.options.verify))
         return found(std::move(readers), false);
     }
-    CopyLock mine{.lock = lock(FileSystem::LockKind::exclusive, wait), .heartbeat = {}};
+    CopyLock mine{.lock = lock(FileSystem::LockKind::exclusive, wait), .heartbeat = {}, .incoming = {}};
     mine.heartbeat = context_.resources.heartbeat.touch(mine.lock.fd());
     if (!store.has(manifest_.object)) return mine;
     // Another process may have made a copy in between. After damage reads all of it, because a quick check may miss the
@@ -151,6 +151,16 @@ SourceLookup::Result SourceLookup::find_or_lock(bool wait) {
   } catch (const WouldWait&) {
     return Busy();
   }
+}
+
+CopyLock SourceLookup::lock_own_copy(const std::string& step) {
+  std::string name = manifest_.object + "." + step;
+  CopyLock mine{
+      .lock = context_.store.lock(name, FileSystem::LockKind::exclusive, {}, context_.options.copier_timeout),
+      .heartbeat = {},
+      .incoming = std::move(name)};
+  mine.heartbeat = context_.resources.heartbeat.touch(mine.lock.fd());
+  return mine;
 }
 
 bool SourceLookup::remove_if_damaged(FoundCopy& copy) {

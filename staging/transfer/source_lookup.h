@@ -42,6 +42,7 @@ void refuse_own_cache(const PutContext& context, const Manifest& manifest);
 struct CopyLock {
   cache::ObjectLock lock;
   Heartbeat::Beating heartbeat;  // ends before the lock
+  std::string incoming{};        ///< the name of the copy while it is made, if it is not the object's
 };
 
 /// Another process copies the object.
@@ -58,6 +59,9 @@ class SourceLookup {
   /// Returns a good copy, leased, or else the right to make one. If another process copies the object, waits
   /// for it, or returns Busy if `wait` is false. Throws cache::NoProgress if the other process makes none.
   Result find_or_lock(bool wait);
+
+  /// The right to make a second copy beside that of another process. The first one that is complete becomes the object.
+  CopyLock lock_own_copy(const std::string& step);
 
   /// Reads every byte of a copy. If it is damaged, removes the copy and returns true; a shared copy stays, but this put
   /// no longer uses it.

@@ -2,12 +2,26 @@
 
 namespace lockstep::transfer {
 
-SourceState SourcePut::find() {
-  return set(lookup_.find_or_lock(false));
+SourceState SourcePut::find(bool lock) {
+  const SourceState state = set(lookup_.find_or_lock(false));
+  if (lock || state != SourceState::needs) return state;
+  state_ = Unknown{};
+  return SourceState::busy;
 }
 
+SourceState SourcePut::state(bool lock) {
+  if (is_here()) return SourceState::has;
+  return std::holds_alternative<Unknown>(state_) ? find(lock) : SourceState::needs;
+}
+
+void SourcePut::copy_anyway(const std::string& step) {
+  state_ = lookup_.lock_own_copy(step);
+  copies_anyway_ = true;
+}
+
+// No lock of one source is held while this process waits for another one: two steps may wait in different orders.
 void SourcePut::wait() {
-  set(lookup_.find_or_lock(true));
+  if (set(lookup_.find_or_lock(true)) != SourceState::has) state_ = Unknown{};
 }
 
 SourceState SourcePut::set(SourceLookup::Result result) {
@@ -44,38 +58,38 @@ std::shared_ptr<const std::string> SourcePut::make_list() {
   return keep_list(list_text(begun.manifest, begun.incoming->files()));
 }
 
-std::shared_ptr<const std::string> SourcePut::take_list(std::string list) {
-  if (auto* const lock = std::get_if<Locked>(&state_)) {
-    state_ = begin_copy_with_list(context_, lookup_.manifest(), std::move(*lock), list);
-    context_.tally.count_from_peer(list.size());
-  }
-  return keep_list(std::move(list));
-}
-
 void SourcePut::prepare(bool check_source) {
   if (auto* const held = std::get_if<Held>(&state_)) {
     if (held->chunks) return;
-    held->chunks = std::make_unique<ObjectChunks>(held->copy.files, lookup_.files_of(held->copy),
-                                                  context_.options.sizes.chunk_bytes);
-  } else if (auto* const begun = std::get_if<Begun>(&state_)) {
-    state_ = std::make_unique<NewCopy>(context_, std::move(*begun), check_source);
+    held->chunks = std::make_unique<ObjectChunks>(
+        context_.system, held->copy.files, lookup_.files_of(held->copy), context_.options.sizes.chunk_bytes);
+    return;
   }
+  if (auto* const lock = std::get_if<Locked>(&state_)) {
+    state_ = begin_copy_with_list(context_, lookup_.manifest(), std::move(*lock), *list_);
+    context_.tally.count_from_peer(list_->size());
+  }
+  if (auto* const begun = std::get_if<Begun>(&state_))
+    state_ = std::make_unique<NewCopy>(context_, std::move(*begun), check_source);
 }
 
-bool SourcePut::read(std::size_t chunk, std::span<std::byte> into, pack::Digest& digest) {
-  if (is_served()) return held().chunks->read(chunk, into, digest);
-  digest = copy().store().digest(chunk);
-  return copy().store().read(chunk, into);
+pack::Digest SourcePut::digest(std::size_t chunk) const {
+  return is_served() ? held().chunks->digest(chunk) : copy().store().digest(chunk);
 }
 
-LentChunk SourcePut::lend(std::size_t chunk, pack::Digest& digest) {
-  if (is_served()) return nullptr;
-  digest = copy().store().digest(chunk);
-  return context_.resources.recent.lend({&context_, chunk});
+bool SourcePut::read(std::size_t chunk, std::span<std::byte> into) {
+  return is_served() ? held().chunks->read(chunk, into) : copy().store().read(chunk, into);
+}
+
+void SourcePut::note_damage(std::size_t chunk) {
+  if (is_served()) return held().chunks->note_damage();
+  const std::lock_guard lock(reported_mutex_);
+  reported_.push_back(chunk);
 }
 
 void SourcePut::finish(std::uint32_t self, const std::function<std::uint32_t(std::size_t chunk)>& origin,
                        const std::function<std::string(std::uint32_t node)>& name) {
+  check_reported();
   copy().finish([&](std::size_t chunk) {
     const std::uint32_t from = origin(chunk);
     if (from == self) return;
@@ -84,23 +98,42 @@ void SourcePut::finish(std::uint32_t self, const std::function<std::uint32_t(std
   });
 }
 
+// The chunk was right in memory when it was stored.
+void SourcePut::check_reported() {
+  std::vector<std::size_t> reported;
+  {
+    const std::lock_guard lock(reported_mutex_);
+    reported.swap(reported_);
+  }
+  for (const std::size_t chunk : reported) {
+    if (copy().store().read_digest(chunk) == copy().store().digest(chunk)) continue;
+    fail("{}: the disk of the cache returned other bytes than were written ({}): check the disk",
+         context_.source.name, context_.store.folder().string());
+  }
+}
+
 std::string SourcePut::content() const {
   if (copies()) return copy().content();
   const auto* const held = std::get_if<Held>(&state_);
   return held == nullptr ? "" : lookup_.content_of(held->copy);
 }
 
-void SourcePut::remove_if_damaged() {
-  if (!lookup_.remove_if_damaged(std::get<Held>(state_).copy)) return;
+bool SourcePut::remove_if_damaged() {
+  if (taken_ || !damaged() || !lookup_.remove_if_damaged(std::get<Held>(state_).copy)) return false;
   state_ = Unknown{};
   list_.reset();
+  return true;
 }
 
 FoundCopy SourcePut::take_result() {
   const bool copied = needed();
   taken_ = true;
   if (copied) return copy().publish();
-  if (auto* const held = std::get_if<Held>(&state_)) return std::move(held->copy);
+  if (auto* const held = std::get_if<Held>(&state_)) {
+    FoundCopy copy = std::move(held->copy);
+    held->copy.files = copy.files;  // another ring may serve it
+    return copy;
+  }
   return find_or_copy(context_, lookup_);
 }
 

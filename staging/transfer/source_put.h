@@ -1,14 +1,17 @@
 // One source on one node of a group, from the moment at which the nodes know what it is until its copy is published.
 //
-// Threads: one at a time; finish() of several sources at the same time.
+// Threads: one at a time; finish() of several sources at the same time; digest(), read() and note_damage()
+// from any.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <variant>
+#include <vector>
 
-#include "staging/rendezvous/chain_directory.h"
+#include "staging/rendezvous/ring_states.h"
 #include "staging/transfer/exchange/chunk_provider.h"
 #include "staging/transfer/new_copy.h"
 #include "staging/transfer/put_context.h"
@@ -23,31 +26,42 @@ class SourcePut {
 
   const PutContext& context() const { return context_; }
 
-  /// Whether this node has the source. If it needs it, this process is the one that copies it. Throws Error.
-  SourceState find();
+  /// Whether this node has the source. If it needs it, and `lock`, this process is the one that copies it; else another
+  /// process of the node may. Never waits. Throws Error.
+  SourceState find(bool lock = true);
+
+  /// As find(), unless this process knows the state already.
+  SourceState state(bool lock);
+  /// Of a source that another process copies: this one makes a copy of its own. Throws Error.
+  void copy_anyway(const std::string& step);
+  bool copies_anyway() const { return copies_anyway_; }
+  /// Drops what was begun.
+  void give_up() { state_ = Unknown{}; }
 
   /// Whether find() or wait() has found the source, or it was copied.
   bool is_here() const { return std::holds_alternative<Held>(state_) || taken_; }
   bool is_taken() const { return taken_; }
-  /// Of a source that another process copies, or whose copy was removed: waits until it is here, or until this process is
-  /// the one that copies it. Throws Error.
+  bool packed() const { return lookup_.manifest().packed(); }
+  /// Of a source that another process copies: waits until it is here, or until nobody copies it. Holds no lock afterwards
+  /// if it is not here. Throws Error.
   void wait();
 
   /// The list of files that this node can give without looking at the source; nullptr if it must come from another node.
   std::shared_ptr<const std::string> own_list();
-  /// Reads the list from the source, or takes another node's, and begins the copy if this node needs the source. Throw
-  /// Error.
+  /// Reads the list from the source, and begins the copy if this node needs the source. Throws Error.
   std::shared_ptr<const std::string> make_list();
-  std::shared_ptr<const std::string> take_list(std::string list);
+  /// Takes another node's list.
+  void take_list(std::shared_ptr<const std::string> list) { list_ = std::move(list); }
 
   /// With the list: gets everything ready for the exchange of chunks. `check_source`: checks that the source has all files
   /// of a pack. Throws Error.
   void prepare(bool check_source);
   const ChunkPlan& plan() const { return copies() ? copy().plan() : held().chunks->plan(); }
   bool lacks(std::size_t chunk) const { return copies() && !copy().store().has(chunk); }
-  /// As in StreamChunks.
-  bool read(std::size_t chunk, std::span<std::byte> into, pack::Digest& digest);
-  LentChunk lend(std::size_t chunk, pack::Digest& digest);
+  /// As in RingChunks.
+  pack::Digest digest(std::size_t chunk) const;
+  bool read(std::size_t chunk, std::span<std::byte> into);
+  void note_damage(std::size_t chunk);
   /// Of a source that this node needs.
   NewCopy& copy() const { return *std::get<Copying>(state_); }
   bool needed() const { return copies() && !taken_; }
@@ -58,12 +72,13 @@ class SourcePut {
   /// One digest of all files that no index describes; "" for a pack, or if another process copies the source.
   std::string content() const;
 
-  /// Whether a part of this node's copy, which only a quick check had found good, could not be given to another node.
+  /// Whether a chunk of this node's copy, which only a quick check had found good, was damaged.
   bool damaged() const { return is_served() && held().chunks->damaged(); }
-  /// Checks all of such a copy, and removes it if it is damaged. It must no longer be served.
-  void remove_if_damaged();
+  /// Checks all of such a copy, unless it is the result already. If it is damaged, removes it and returns true. It must no
+  /// longer be served.
+  bool remove_if_damaged();
 
-  /// The copy of this node; waits for it if another process makes it. read() goes on reading it. Throws Error.
+  /// The copy of this node; makes one alone if there is none. read() goes on reading it. Throws Error.
   FoundCopy take_result();
   /// Keeps what is copied for the next call.
   void keep() noexcept {
@@ -86,12 +101,16 @@ class SourcePut {
   const Held& held() const { return std::get<Held>(state_); }
   bool is_served() const { return std::holds_alternative<Held>(state_) && held().chunks != nullptr; }
   std::shared_ptr<const std::string> keep_list(std::string list);
+  void check_reported();
 
   const PutContext& context_;
   SourceLookup lookup_;
   bool taken_ = false;  // the result
+  bool copies_anyway_ = false;
   std::shared_ptr<const std::string> list_;
   std::variant<Unknown, Held, Locked, Begun, Copying> state_;
+  std::mutex reported_mutex_;
+  std::vector<std::size_t> reported_;  // chunks of a copy in progress that reached the successor damaged
 };
 
 }  // namespace lockstep::transfer

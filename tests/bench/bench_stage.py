@@ -46,8 +46,8 @@ def arguments():
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--folder", help="working folder (default: a temporary folder)")
     parser.add_argument(
-        "--simulate", type=int, help="pass small chunks along a chain of this many nodes in one process, count the "
-        "messages, and compute how long they take with --bytes and --bandwidth; the options below belong to it"
+        "--simulate", type=int, help="play the ring of this many nodes with the rates --bandwidth and --source-bandwidth, and "
+        "hold its rounds at a real rendezvous; the options below belong to it"
     )  # fmt: skip
     parser.add_argument(
         "--holders", default="",
@@ -58,6 +58,9 @@ def arguments():
     parser.add_argument("--standard", action="store_true", help="all cases of docs/benchmarks.md instead, with 100 GB and 1 GB")
     parser.add_argument("--source-bandwidth", default="100e9", help="bytes per second of the source (default 100e9)")
     parser.add_argument("--latency", default="50e-6", help="of a message, in seconds (default 50e-6)")
+    parser.add_argument(
+        "--cores", type=int, default=0, help="cores of a node, whose encryption limits the link (default 0: the link alone)"
+    )  # fmt: skip
     chosen = parser.parse_args()
     chosen.bytes = chosen.bytes or (10**11 if chosen.simulate else 4 << 30)
     chosen.bandwidth = chosen.bandwidth or (12_500_000_000 if chosen.simulate else 200_000_000)
@@ -336,11 +339,20 @@ def simulated(chosen):
     return [{}, *held, {"holders": "rotating", "sources": 40}, {"sources": 1000}, *lost]
 
 
+def limited_link(chosen):
+    """The rate that a node's cores let pass, in bytes per second, at the rates of one core in docs/benchmarks/staging.md."""
+    if not chosen.cores:
+        return chosen.bandwidth
+    encrypt, decrypt = 1.56e9, 1.06e9
+    lanes = min(max(chosen.cores // 4, 1), 4)  # as RingPut::max_lanes()
+    return min(chosen.bandwidth, chosen.cores / (1 / encrypt + 1 / decrypt), lanes * decrypt)
+
+
 def simulate(world):
     chosen = world.chosen
     for case in simulated(chosen):
         options = {
-            "nodes": chosen.simulate, "bytes": "100e9,1e9" if chosen.standard else chosen.bytes, "bandwidth": chosen.bandwidth,
+            "nodes": chosen.simulate, "bytes": "100e9,1e9" if chosen.standard else chosen.bytes, "bandwidth": limited_link(chosen),
             "source-bandwidth": chosen.source_bandwidth, "latency": chosen.latency, **case,
         }  # fmt: skip
         command = [world.programs / "bench_stage_scale"]

@@ -147,16 +147,15 @@ def scale(lines, table):
             _mark(line["source_ratio"], 1.05 if lost else 0 if held else 1.01, "{:.3f}"),
             _mark(line["rounds"], 4, "{}"),
             f"{line['rendezvous_bytes'] / 1e6:.3g} MB, " + _mark(line["rendezvous_share"], 1, "{:.2f}"),
-            f"{line['connections_max']}, {line['threads_max']}",
             str(line["opens"]),
             f"{line['helper_seconds']:.2g}",
         ])  # fmt: skip
     head = [
         "nodes", "case", "data", "seconds", "÷ the bound", "busiest node sends ÷ the data", "source ÷ the data", "rounds",
-        "bytes at the rendezvous, ÷ the bound", "connections, threads of a node", "opens at the source",
+        "bytes at the rendezvous, ÷ the bound", "opens at the source",
         "seconds of a core at srun",
     ]  # fmt: skip
-    rows.append(["", "to reach", "100 GB", "", "≤ 1.4; lost 1.5", "≤ 1.1", "≤ 1.01; held 0; lost 1.05", "≤ 4", "≤ 1", "≤ 4, 6", "", ""])
+    rows.append(["", "to reach", "100 GB", "", "≤ 1.4; lost 1.5", "≤ 1.1", "≤ 1.01; held 0; lost 1.05", "≤ 4", "≤ 1", "", ""])
     return table(head, rows)
 
 

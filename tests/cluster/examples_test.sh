@@ -8,8 +8,8 @@ test_case "the page for Python users runs as printed"
 on_head rm -rf python_start
 on_head mkdir python_start
 printed=$(python3 "$source_root/tests/docs/blocks.py" "$source_root/docs/start/python.md")
-assert_exit 0 on_head env -C python_start OMP_NUM_THREADS=1 PATH="/mnt/lockstep/bin:/usr/bin:/bin" bash -euo pipefail -c "$printed"
-assert_equal 4 "$(grep -c '^rank [0-3] trained on .*/tokens: [1-9][0-9]* steps$' <<<"$output")" "ranks: $output"
+assert_exit 0 on_head env -C python_start OMP_NUM_THREADS=1 PATH="/mnt/lockstep/bin:/usr/bin:/bin" bash -euo pipefail -c "trap 'cat job.out 2>/dev/null' ERR; $printed"
+assert_equal 4 "$(grep -c '^rank [0-3] trained on .*/tokens: 3 epochs, the last one of [1-9][0-9]* steps$' <<<"$output")" "ranks: $output"
 assert_lacks "$output" "trained on packed/tokens"
 assert_contains "$output" "train.py · job"
 assert_contains "$output" "report: report.html"

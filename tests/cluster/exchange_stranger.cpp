@@ -44,7 +44,7 @@ bool served(const std::string& host, int port, const std::string& step, bool wit
   node.send_line("hello 1 " + (with_munge ? credential(proof) : "-"));
   try {
     expect_line(node);  // its hello
-    // This chain does not exist, but a node that serves this process sends a sign of life every second.
+    // This ring does not exist, but a node that serves this process sends a sign of life every second.
     node.send_line("lists 9999 0");
     expect_line(node);
     return true;

@@ -38,7 +38,7 @@ PYTHON
 test_case "all ranks of a PyTorch job on two nodes are in Prometheus while it runs"
 job=$(submit -N2 -n4 --ntasks-per-node=2 --metrics=on <<'SCRIPT'
 #!/bin/bash
-export PYTHONPATH=/mnt/lockstep/share/lockstep/python LOCKSTEP_REPORT_DIR=$PWD/python_report OMP_NUM_THREADS=1
+export PYTHONPATH=/mnt/lockstep/share/lockstep/python LOCKSTEP_REPORT_DIR=$PWD/python_report OMP_NUM_THREADS=1 USE_LIBUV=0
 MASTER_ADDR=$(scontrol show hostnames | head -n 1) MASTER_PORT=29555 srun /usr/bin/python3 train.py
 SCRIPT
 )

@@ -13,6 +13,8 @@ ROOT = blocks.ROOT
 PARTS = ("common", "plugin", "staging", "runtime", "exporters")
 # Variables that one of our processes sets for another one, and that nobody else may set.
 INTERNAL = {"LOCKSTEP_RENDEZVOUS", "LOCKSTEP_TEST_RESUME"}
+# A file of the tree, in the pages about the design.
+FILE = re.compile(r"\b(?:common|plugin|staging|runtime|exporters|tests|examples)/[\w./-]+\.(?:cpp|h|py|sh)\b")
 LITERAL = re.compile(r'"(?:[^"\\\n]|\\.)*"(?:\s*"(?:[^"\\\n]|\\.)*")*')
 
 wrong = []
@@ -172,13 +174,42 @@ def check_loop():
 def check_paths():
     """The files that the pages about the design name exist."""
     for page in (ROOT / "docs/design.md", *sorted((ROOT / "docs/design").glob("*.md"))):
-        for path in sorted(set(re.findall(r"\b(?:common|plugin|staging|runtime|exporters|tests|examples)/[\w./-]+\.(?:cpp|h|py|sh)\b", page.read_text()))):
+        for path in sorted(set(FILE.findall(page.read_text()))):
             if not (ROOT / path).exists():
                 wrong.append(f"{page.relative_to(ROOT)}: there is no {path}")
+    # In the four ways a name without a folder is a file beside the one of its line.
+    for line in read("docs/design.md").splitlines():
+        folders = {(ROOT / path).parent for path in FILE.findall(line)}
+        for name in re.findall(r"(?<![\w/.-])\w+\.(?:cpp|h)\b", line) if folders else ():
+            if not any((folder / name).exists() for folder in folders):
+                wrong.append(f"docs/design.md: there is no {name} beside the file of its line")
+
+
+def check_remedies():
+    """The options, functions and classes that the report's remedies and the users' pages name exist."""
+    headers = "".join(path.read_text() for part in ("runtime", "staging") for path in sorted((ROOT / part).rglob("*.h")))
+    words = set(re.findall(r"\w+", headers))
+    members = {struct: set(re.findall(r"^  [\w:<>, ]+ (\w+)(?: = [^;]*|\{[^;]*\})?;", body, re.MULTILINE))
+               for struct, body in re.findall(r"^struct (\w+Options)\b[^;{\n]*\{\n(.*?)^\};", headers, re.MULTILINE | re.DOTALL)}
+    python = "".join(path.read_text() for path in sorted((ROOT / "exporters/python").glob("*.py")))
+    texts = {path: "\n".join(LITERAL.findall(path.read_text())) for path in sorted((ROOT / "exporters/report").glob("*.cpp"))}
+    for path in sorted((ROOT / "docs/users").glob("*.md")):
+        texts[path] = "\n".join(codes(re.sub(r"^```.*?^```", "", path.read_text(), flags=re.MULTILINE | re.DOTALL)))
+    if not any("plan." in text for path, text in texts.items() if path.suffix == ".cpp"):
+        wrong.append("exporters/report: found no remedy that names an option of the plan")
+    for path, text in texts.items():
+        options = {("PlanOptions", name) for name in re.findall(r"(?<![\w.])plan\.([a-z_]+)", text)}
+        options |= set(re.findall(r"\b(\w+Options)(?:\{\.|::)([a-z_]+)", text))
+        missing = [f"{struct} has no {name}" for struct, name in sorted(options) if name not in members.get(struct, ())]
+        missing += [f"no header declares {name}" for name in sorted(set(re.findall(r"\blockstep::(?:\w+::)*(\w+)", text)))
+                    if name not in words]
+        missing += [f"lockstep.py has no {name}" for name in sorted(set(re.findall(r"\blockstep\.(\w+)\(", text)))
+                    if not re.search(rf"^(?:def|class) {name}\b", python, re.MULTILINE)]
+        wrong.extend(f"{path.relative_to(ROOT)}: {what}" for what in missing)
 
 
 def main():
-    for check in (check_options, check_configuration, check_environment, check_metrics, check_alerts, check_phases, check_messages, check_pages, check_loop, check_paths):
+    for check in (check_options, check_configuration, check_environment, check_metrics, check_alerts, check_phases, check_messages, check_pages, check_loop, check_paths, check_remedies):
         check()
     print("\n".join(wrong), end="\n" if wrong else "", file=sys.stderr)
     return 1 if wrong else 0

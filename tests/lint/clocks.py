@@ -26,6 +26,7 @@ MEASURE = {
     "runtime/ddp/lateness.cpp",
     "runtime/ddp/sync_observer.cpp",
     "runtime/profile/",
+    "runtime/train/checkpoint/load_log.cpp",
     "runtime/train/checkpoint/writer.cpp",  # how often it tells its progress
     "runtime/train/suggest_checkpoints.cpp",
 }

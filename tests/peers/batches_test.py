@@ -26,7 +26,8 @@ except (ImportError, OSError, AttributeError) as error:
     print(f"skipped: {error}")
     sys.exit(77)
 
-LENGTHS = [random.Random(2).choice((2, 3, 5, 8, 13, 40, 90)) for _ in range(400)]
+RANDOM = random.Random(2)
+LENGTHS = [RANDOM.choice((2, 3, 5, 8, 13, 40, 90)) for _ in range(400)]
 OPTIONS = {"cap": 100, "cost": [100, 1], "seed": 4, "step_tokens": 320}
 
 
@@ -90,6 +91,12 @@ class Batches(unittest.TestCase):
         _, said = self.start(2, code=1, of_rank={1: {"lengths": LENGTHS[:-1]}})
         for message in said:
             self.assertIn("BatchSampler's lengths of rank 1 is ", message)
+
+    def test_explicit_ranks_that_do_not_fit_are_refused(self):
+        for explicit, message in (({"rank": 0, "world_size": 2}, "no process gave BatchSampler the rank 1"),
+                                  ({"rank": 1, "world_size": 4}, "world_size is 4, but torch.distributed has 2 processes")):
+            for said in self.start(2, code=1, options={**OPTIONS, **explicit})[1]:
+                self.assertIn(message, said)
 
 
 if __name__ == "__main__":

@@ -113,7 +113,7 @@ def main():
     with open(chosen.cases, encoding="utf-8") as file:
         cases = json.load(file)
     for number, path in enumerate(chosen.data):
-        data = torch.load(path)
+        data = torch.load(path, weights_only=False)  # has C++ lists
         results = {}
         for case in cases:
             results.update(run_case(case, data, rank, ranks))

@@ -123,7 +123,7 @@ std::string option_variable(Option option) {
 }
 
 std::string link_variable() {
-  return "SLURM_SPANK_" + variable_of(kLinkName);
+  return variable_of(kLinkName);
 }
 
 void options_from_environment() {

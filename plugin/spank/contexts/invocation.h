@@ -49,7 +49,7 @@ void options_from_environment();
 /// The name of the variable in which Slurm passes an option to commands inside the job.
 std::string option_variable(Option option);
 
-/// The name of that variable for srun's link.
+/// The name of that variable for srun's link. srun reads it with SLURM_SPANK_ before its name, which it removes.
 std::string link_variable();
 
 }  // namespace lockstep::spank

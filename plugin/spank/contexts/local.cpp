@@ -105,13 +105,14 @@ void init(spank_t spank, int argc, char** argv) {
   const char* const partition = std::getenv("SLURM_JOB_PARTITION");
   load_config(argc, argv, partition != nullptr ? partition : "");
   options_from_environment();
-  if (invocation().config.enabled) ::setenv(link_variable().c_str(), make_link().encode().c_str(), 1);
+  if (invocation().config.enabled)
+    ::setenv(("SLURM_SPANK_" + link_variable()).c_str(), make_link().encode().c_str(), 1);
   register_options(spank, true);
 }
 
 void init_post_opt(spank_t /*spank*/) {
   // Slurm has read the link. Processes that srun starts do not need the key.
-  ::unsetenv(link_variable().c_str());
+  ::unsetenv(("SLURM_SPANK_" + link_variable()).c_str());
   const Settings settings = settings_or_exit(std::getenv("SLURM_JOB_ID") != nullptr);
   if (invocation().config.enabled && !settings.sources.empty() && g_socket) start_rendezvous();
   g_socket.reset();

@@ -22,6 +22,7 @@
 #include "runtime/train/checkpoint/files_of_items.h"
 #include "runtime/train/checkpoint/folder_lock.h"
 #include "runtime/train/checkpoint/item_files.h"
+#include "runtime/train/checkpoint/load_log.h"
 #include "runtime/train/learning_rate.h"
 
 namespace lockstep {
@@ -363,6 +364,8 @@ void Checkpointer::State::load(const checkpoint::Headers& headers, const SavedIt
 }
 
 std::optional<std::int64_t> Checkpointer::load_latest() {
+  std::optional<checkpoint::LoadLog> log;
+  if (state_->world.rank() == 0 && !state_->options.read_only) log.emplace();
   checkpoint::CheckpointSearch search(
       state_->system, state_->folder, state_->progress,
       [](const std::string& line) { fmt::print(stderr, "lockstep: {}\n", line); });
@@ -383,6 +386,7 @@ std::optional<std::int64_t> Checkpointer::load_latest() {
     headers = state_->next_on_all_ranks(search);
     if (!headers) {
       state_->folder_is_ours = true;
+      if (log) log->write(0);
       return std::nullopt;
     }
     on_all_ranks("comparing the checkpoint", [&] {
@@ -415,6 +419,7 @@ std::optional<std::int64_t> Checkpointer::load_latest() {
   state_->writer.continue_training(headers->manifest.training);
   state_->last = step;
   state_->last_failed = false;
+  if (log) log->write(step);
   return step;
 }
 

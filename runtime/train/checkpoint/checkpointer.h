@@ -154,7 +154,8 @@ class Checkpointer {
 //     optimizer.step();
 //     if (stop.poll()) { checkpointer.save(step); checkpointer.wait(); stop.exit(); }
 //
-// The signals no longer end the process. Only one object may exist.
+// The signals no longer end the process. One that lockstep-run got before it started the program counts too. Only one
+// object may exist.
 
 class StopSignal {
  public:

@@ -136,20 +136,20 @@ FolderLock::FolderLock(FileSystem& system, const std::filesystem::path& folder, 
 
 FolderLock::~FolderLock() {
   try {
-    if (is_mine()) system_.unlink_if_there(path_);
+    if (!lost()) system_.unlink_if_there(path_);
   } catch (const Error&) {
     // The lock stays; this process will not be alive.
   }
 }
 
 // NFS may answer that a name is taken though the link was made, so the number of names decides.
-bool FolderLock::link() {
-  const FileCall call{.kind = FileCall::Kind::link, .path = own_.c_str(), .to = path_.c_str()};
+bool FolderLock::link(const std::filesystem::path& lock) {
+  const FileCall call{.kind = FileCall::Kind::link, .path = own_.c_str(), .to = lock.c_str()};
   const bool made = system_.call(call) == 0;
   const int error = errno;
   const auto own = system_.status(own_);
   if (!own) fail("{} was removed while it was made the lock of the folder of checkpoints", own_.string());
-  if (own->st_nlink == 2 || is_mine()) return true;
+  if (own->st_nlink == 2 || is_mine(lock)) return true;
   if (!made && error != EEXIST) {
     errno = error;
     fail_errno("cannot lock the folder of checkpoints {}", path_.parent_path().string());
@@ -157,31 +157,49 @@ bool FolderLock::link() {
   return false;
 }
 
+// One look at the lock, which is taken if it is free or its holder is dead. Returns who has it otherwise.
+FolderLock::Look FolderLock::try_to_take(const std::filesystem::path& lock) {
+  if (link(lock)) return {.taken = true};
+  const auto text = read_if_there(system_, lock);
+  if (const auto status = system_.status(lock); status && !S_ISREG(status->st_mode))
+    fail("{} is not a file, so the folder of checkpoints cannot be locked: remove it", lock.string());
+  if (!text) return {};
+  const auto holder = holder_in(*text);
+  const auto alive = holder ? lives(*holder) : std::nullopt;
+  if (alive.value_or(!options_.force)) return {.is_held = true, .alive = alive, .holder = holder};
+  // Another process may have found the same. Only the one that has the second lock, which is taken in the same way, replaces
+  // the first: so nobody replaces the lock of a process that lives.
+  const std::filesystem::path next = lock.string() + ".next";
+  const Look look = try_to_take(next);
+  if (!look.taken) return look;
+  if (read_if_there(system_, lock) != text) {
+    system_.unlink_if_there(next);
+    return {};
+  }
+  system_.rename(next, lock);
+  if (holder) {
+    if (lock == path_) dead_run_ = holder->run;
+    system_.unlink_if_there(path_.parent_path() / fmt::format(".lock.{}", holder->run));
+  }
+  return {.taken = true};
+}
+
 void FolderLock::acquire() {
   const auto begin = Clock::now();
   bool said = false;
-  while (!link()) {
-    const auto text = read_if_there(system_, path_);
-    if (const auto status = system_.status(path_); status && !S_ISREG(status->st_mode))
-      fail("{} is not a file, so the folder of checkpoints cannot be locked: remove it", path_.string());
-    if (!text) continue;
-    const auto holder = holder_in(*text);
-    const auto alive = holder ? lives(*holder) : std::nullopt;
-    if (!alive.value_or(!options_.force)) {
-      take_over(*text);
-      continue;
-    }
-    const bool same_job = alive && !mine_.job.empty() && holder->job == mine_.job;
+  for (Look look; !(look = try_to_take(path_)).taken;) {
+    if (!look.is_held) continue;
+    const bool same_job = look.alive && !mine_.job.empty() && look.holder->job == mine_.job;
     const auto waited = Clock::now() - begin;
     if (waited >= (same_job ? options_.wait : options_.grace)) {
       fail(
           "{} uses the folder of checkpoints {}: give each training a folder of its own, or wait for its end{} (docs/users/checkpoints.md)",
-          name_of_holder(holder), path_.parent_path().string(),
-          alive ? "" : "; if it has ended, set CheckpointerOptions::force once");
+          name_of_holder(look.holder), path_.parent_path().string(),
+          look.alive ? "" : "; if it has ended, set CheckpointerOptions::force once");
     }
     if ((same_job || waited >= options_.grace) && !std::exchange(said, true)) {
       fmt::print(stderr, "lockstep: {} is locked by {}: waiting for its end\n", path_.parent_path().string(),
-                 name_of_holder(holder));
+                 name_of_holder(look.holder));
     }
     options_.waiting();
     std::this_thread::sleep_for(kLook);
@@ -194,37 +212,17 @@ std::optional<bool> FolderLock::lives(const LockHolder& holder) {
   if (holder.job.empty() || holder.cluster != mine_.cluster) return std::nullopt;
   // Slurm starts a job again when its earlier run has ended.
   if (holder.job == mine_.job && holder.restart != mine_.restart) return false;
-  if (!slurm_knows_ || Clock::now() - asked_at_ >= options_.ask) {
+  if (asked_run_ != holder.run || Clock::now() - asked_at_ >= options_.ask) {
     slurm_knows_ = ask_slurm(holder);
+    asked_run_ = holder.run;
     asked_at_ = Clock::now();
   }
   return slurm_knows_;
 }
 
-// Another process may take the lock over at the same time: it is renamed first, and given back if it is not the dead
-// one's.
-void FolderLock::take_over(const std::string& text) {
-  slurm_knows_.reset();  // the next holder may be another one
-  if (read_if_there(system_, path_) != text) return;
-  const std::filesystem::path taken = path_.parent_path() / fmt::format(".lock.{}.dead", mine_.run);
-  try {
-    system_.rename(path_, taken);
-  } catch (const Error&) {
-    if (system_.status(path_)) throw;
-    return;
-  }
-  if (read_if_there(system_, taken) != text) {
-    (void)system_.try_link(taken, path_);
-  } else if (const auto holder = holder_in(text)) {
-    dead_run_ = holder->run;
-    system_.unlink_if_there(path_.parent_path() / fmt::format(".lock.{}", holder->run));
-  }
-  system_.unlink_if_there(taken);
-}
-
-bool FolderLock::is_mine() const {
+bool FolderLock::is_mine(const std::filesystem::path& lock) const {
   struct stat mine {};
-  const auto named = system_.status(path_);
+  const auto named = system_.status(lock);
   return named && ::fstat(file_.get(), &mine) == 0 && mine.st_ino == named->st_ino &&
          mine.st_dev == named->st_dev;
 }

@@ -56,16 +56,22 @@ class FolderLock {
   FolderLock& operator=(const FolderLock&) = delete;
 
   /// Whether the file is no longer this lock's. Throws Error if the folder cannot be read.
-  bool lost() const { return !is_mine(); }
+  bool lost() const { return !is_mine(path_); }
   /// The run of the dead process that had the lock before; empty if there was none.
   const std::string& dead_run() const { return dead_run_; }
 
  private:
-  bool link();
+  struct Look {
+    bool taken = false;
+    bool is_held = false;                // false for both: it changed meanwhile
+    std::optional<bool> alive{};         // nullopt: it cannot be known
+    std::optional<LockHolder> holder{};  // nullopt: the file is not a lock of this version
+  };
+  bool link(const std::filesystem::path& lock);
+  Look try_to_take(const std::filesystem::path& lock);
   void acquire();
-  void take_over(const std::string& text);
   std::optional<bool> lives(const LockHolder& holder);
-  bool is_mine() const;
+  bool is_mine(const std::filesystem::path& lock) const;
 
   FileSystem& system_;
   std::filesystem::path path_;
@@ -73,7 +79,8 @@ class FolderLock {
   LockHolder mine_;
   FolderLockOptions options_;
   std::string dead_run_;
-  std::optional<bool> slurm_knows_;  // the last answer
+  std::optional<bool> slurm_knows_;  // the last answer, about asked_run_
+  std::string asked_run_;
   std::chrono::steady_clock::time_point asked_at_{};
   UniqueFd file_;
 };

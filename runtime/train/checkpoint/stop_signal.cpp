@@ -1,5 +1,7 @@
+#include <algorithm>
 #include <utility>
 
+#include "common/environment.h"
 #include "common/error.h"
 #include "runtime/ddp/step_message.h"
 #include "runtime/train/checkpoint/checkpointer.h"
@@ -30,6 +32,10 @@ StopSignal::StopSignal(World& world, const std::vector<int>& signals)
     action.sa_flags = SA_RESTART;
     if (::sigaction(signal, &action, &before) == 0) before_.emplace_back(signal, before);
   }
+  // lockstep-run got it before it started this program.
+  const auto earlier = environment::get_integer("LOCKSTEP_SIGNAL");
+  if (earlier && std::find(signals.begin(), signals.end(), *earlier) != signals.end())
+    StopRequest::mine = static_cast<int>(*earlier);
 }
 
 StopSignal::~StopSignal() {

@@ -1,20 +1,20 @@
 // The memory that a copy may use: buffers for chunks, within one budget. A caller waits until the budget has room, so
 // the number of threads and peers does not change a copy's memory.
 //
-// Threads: safe from any; a Buffer belongs to one thread at a time.
+// Threads: safe from any; a Buffer belongs to one thread at a time, and may outlive the object.
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
-#include <mutex>
+#include <memory>
 #include <span>
-#include <vector>
 
 namespace lockstep::transfer {
 
 class ChunkBuffers {
+  struct Memory;
+
  public:
   /// Aligned for O_DIRECT, and padded to a multiple of the alignment.
   class Buffer {
@@ -34,7 +34,7 @@ class ChunkBuffers {
 
    private:
     friend class ChunkBuffers;
-    ChunkBuffers* owner_ = nullptr;
+    std::shared_ptr<Memory> owner_;
     std::byte* memory_ = nullptr;
     std::size_t bytes_ = 0;
     std::size_t capacity_ = 0;
@@ -44,25 +44,16 @@ class ChunkBuffers {
 
   /// `budget` is in bytes, at least one `chunk`. No buffer may be larger than `chunk` bytes.
   ChunkBuffers(std::size_t budget, std::size_t chunk);
-  ~ChunkBuffers();
-
-  /// How many chunks the budget has room for.
-  std::size_t chunks() const { return budget_ / chunk_; }
 
   /// Waits until the budget has room.
   Buffer take(std::size_t bytes);
 
  private:
-  void give_back(Buffer& buffer);
-
-  std::size_t budget_;
-  std::size_t chunk_;
-  std::mutex mutex_;
-  std::condition_variable freed_;
-  std::size_t used_ = 0;
-  std::vector<std::byte*>
-      spare_;  // of chunk size: mapping memory again would cost as much as reading a chunk
+  std::shared_ptr<Memory> memory_;
 };
+
+/// A chunk in memory, which several threads use: to store, hash and send it. The last one frees it.
+using LentChunk = std::shared_ptr<const ChunkBuffers::Buffer>;
 
 /// The memory of the copies that one process makes at a time. Chunks that are read back to be hashed have a separate part:
 /// the threads that hash also store, so they must not wait for chunks that wait to be stored.

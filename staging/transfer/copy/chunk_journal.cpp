@@ -62,7 +62,7 @@ ChunkJournal::Content ChunkJournal::read(FileSystem& system, const std::filesyst
 
 ChunkJournal::ChunkJournal(FileSystem& system, std::filesystem::path file, const pack::Digest& plan,
                            std::uint32_t chunk_bytes)
-    : system_(system), file_(std::move(file)), fd_(system.open(file_, O_RDWR | O_CREAT | O_NOFOLLOW, 0600)) {
+    : system_(system), file_(std::move(file)), fd_(system.open(file_, O_RDWR | O_CREAT | O_NOFOLLOW, 0644)) {
   Header header;
   if (read_header(system_, fd_.get(), file_, header) && header.chunk_bytes == chunk_bytes &&
       header.plan == plan) {
@@ -73,7 +73,7 @@ ChunkJournal::ChunkJournal(FileSystem& system, std::filesystem::path file, const
     header.plan = plan;
     fd_.reset();
     system_.unlink(file_);
-    fd_ = system_.open(file_, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW, 0600);
+    fd_ = system_.open(file_, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW, 0644);
     system_.write_at(fd_.get(), std::as_bytes(std::span(&header, 1)), 0, file_);
   }
   end_ = sizeof header + found_.size() * sizeof(Record);

@@ -1,8 +1,8 @@
 // The journal of a copy: which chunks are durable, so that a copy that was killed can be continued. Each
 // record is a chunk and its digest, and is written after the chunk's bytes were synced. The journal is a
-// hint, not a promise: the next copy reads the chunks back and keeps those that still have their digest. For
-// files that no index describes the journal stays in the object, so that single pieces of them can be checked
-// later.
+// hint, not a promise: the next copy reads the chunks back and keeps those that still have their digest. It
+// stays in the object: single pieces of it can be checked later, and chunks are sent to other nodes with their
+// digests.
 //
 //   "LOCKJRNL" version:u32 chunk_bytes:u32 plan:16 bytes       the digest of the list of files
 //   { chunk:u64 digest:16 bytes check:u64 }...                 check: XXH3-64 of the 24 bytes before it

@@ -46,9 +46,8 @@ pack::Digest ChunkStore::digest(std::size_t chunk) const {
   return digests_[chunk];
 }
 
-void ChunkStore::put(std::size_t chunk, ChunkBuffers::Buffer data, const pack::Digest& digest,
-                     bool in_background) {
-  local_.write(chunk, data);
+void ChunkStore::put(std::size_t chunk, LentChunk data, const pack::Digest& digest, bool in_background) {
+  local_.write(chunk, *data);
   written(chunk, digest, in_background);
   Hashing* hashing = nullptr;
   {
@@ -72,7 +71,7 @@ ChunkStore::~ChunkStore() {
 }
 
 // Only few of the chunks that wait stay in memory: the first ones. The others are read back. The caller holds the mutex.
-void ChunkStore::keep_early(std::size_t chunk, ChunkBuffers::Buffer data) {
+void ChunkStore::keep_early(std::size_t chunk, LentChunk data) {
   early_.emplace(chunk, std::move(data));
   if (memory_.early.fetch_sub(1) > 0) return;
   ++memory_.early;
@@ -80,9 +79,9 @@ void ChunkStore::keep_early(std::size_t chunk, ChunkBuffers::Buffer data) {
 }
 
 // Empty if the chunk must be read back. The caller holds the mutex.
-ChunkBuffers::Buffer ChunkStore::take_early(std::size_t chunk) {
+LentChunk ChunkStore::take_early(std::size_t chunk) {
   auto node = early_.extract(chunk);
-  if (node.empty()) return {};
+  if (node.empty()) return nullptr;
   ++memory_.early;
   return std::move(node.mapped());
 }
@@ -156,18 +155,17 @@ void ChunkStore::record() {
 
 // Hashes this chunk and the ones after it, up to the first that is missing or the end of the file. The caller has set
 // `hashing.busy`.
-void ChunkStore::hash_from(Hashing& hashing, std::size_t chunk, ChunkBuffers::Buffer data) {
+void ChunkStore::hash_from(Hashing& hashing, std::size_t chunk, LentChunk data) {
   const std::uint32_t file = first_file(chunk);
   for (;;) {
-    const bool in_memory = static_cast<bool>(data);
-    if (!in_memory) {
-      data = memory_.read_back.take(plan_.bytes(chunk));
-      if (!local_.read(chunk, data.bytes()))
+    if (data == nullptr) {
+      ChunkBuffers::Buffer read = memory_.read_back.take(plan_.bytes(chunk));
+      if (!local_.read(chunk, read.bytes()))
         fail("{}: vanished while it was copied", local_.path(file).string());
+      data = std::make_shared<const ChunkBuffers::Buffer>(std::move(read));
     }
-    hash_chunk(hashing.hasher, chunk, data.bytes());
-    if (in_memory && options_.hashed) options_.hashed(chunk, std::move(data));
-    data = {};
+    hash_chunk(hashing.hasher, chunk, data->bytes());
+    data.reset();
     const std::lock_guard lock(mutex_);
     hashed_[chunk] = true;
     take_early(chunk);
@@ -208,7 +206,7 @@ void ChunkStore::finish() {
       hashing = &hashing_of(chunk);
       hashing->busy = true;
     }
-    hash_from(*hashing, chunk, {});
+    hash_from(*hashing, chunk, nullptr);
   }
   join_marker();
   if (mark_failed_) std::rethrow_exception(mark_failed_);
@@ -219,6 +217,7 @@ void ChunkStore::replace(std::size_t chunk, const ChunkBuffers::Buffer& data, co
   local_.write(chunk, data);
   const std::lock_guard lock(mutex_);
   digests_[chunk] = digest;
+  unmarked_.push_back({chunk, digest});
 }
 
 pack::Digest ChunkStore::read_digest(std::size_t chunk) {

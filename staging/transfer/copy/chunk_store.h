@@ -33,8 +33,6 @@ class ChunkStore {
     /// A file is complete and has this digest. Returns false if the digest is wrong; the file is then in
     /// damaged(). Called by the threads that put chunks, one at a time.
     std::function<bool(std::size_t file, const pack::Digest&)> complete;
-    /// Takes the memory of a chunk that is stored and hashed, unless it was read back. May be empty.
-    std::function<void(std::size_t chunk, ChunkBuffers::Buffer)> hashed;
   };
 
   /// The references must outlive this object.
@@ -48,7 +46,7 @@ class ChunkStore {
 
   /// Writes a chunk that was not put before. With `in_background` a due sync runs in another thread; if it fails, the next
   /// call throws.
-  void put(std::size_t chunk, ChunkBuffers::Buffer data, const pack::Digest& digest, bool in_background);
+  void put(std::size_t chunk, LentChunk data, const pack::Digest& digest, bool in_background);
 
   bool has(std::size_t chunk) const;
   /// Of a chunk that was put.
@@ -64,7 +62,7 @@ class ChunkStore {
   const std::vector<std::size_t>& damaged() const { return damaged_; }
   /// The digest of a chunk as it is on the disk now.
   pack::Digest read_digest(std::size_t chunk);
-  /// Replaces a chunk. The digests of its files are wrong until rehash().
+  /// Replaces a chunk. The digests of its files are wrong until rehash(), the journal until mark().
   void replace(std::size_t chunk, const ChunkBuffers::Buffer& data, const pack::Digest& digest);
   /// Reads a file back and hashes it.
   pack::Digest rehash(std::size_t file);
@@ -84,9 +82,9 @@ class ChunkStore {
   };
   std::uint32_t first_file(std::size_t chunk) const { return plan_.extents(chunk)[0].file; }
   Hashing& hashing_of(std::size_t chunk);
-  void keep_early(std::size_t chunk, ChunkBuffers::Buffer data);
-  ChunkBuffers::Buffer take_early(std::size_t chunk);
-  void hash_from(Hashing& hashing, std::size_t chunk, ChunkBuffers::Buffer data);
+  void keep_early(std::size_t chunk, LentChunk data);
+  LentChunk take_early(std::size_t chunk);
+  void hash_from(Hashing& hashing, std::size_t chunk, LentChunk data);
   void hash_chunk(pack::Hasher& hasher, std::size_t chunk, std::span<const std::byte> data);
 
   FileSystem& system_;
@@ -101,7 +99,7 @@ class ChunkStore {
   std::vector<pack::Digest> digests_;
   std::vector<bool> hashed_;
   std::map<std::uint32_t, Hashing> hashing_;  // by first file; those that have begun and are not complete
-  std::map<std::size_t, ChunkBuffers::Buffer> early_;  // chunks before which another one must be hashed
+  std::map<std::size_t, LentChunk> early_;    // chunks before which another one must be hashed
   std::vector<DoneChunk> unmarked_;
   std::set<std::uint32_t> unsynced_;
   std::uint64_t unmarked_bytes_ = 0;

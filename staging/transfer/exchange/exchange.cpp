@@ -5,7 +5,6 @@
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <deque>
 #include <utility>
 
 #include "common/error.h"
@@ -25,63 +24,22 @@ constexpr milliseconds kIdle{100};
 
 }  // namespace
 
-/// The wishes of one successor, for the chain that it asked for last.
+/// The request of one connection of the successor.
 struct Exchange::Feed {
-  std::size_t topic = 0;
-  std::deque<std::size_t> lists;       // of these sources
-  std::vector<std::byte> wanted;       // a bit for each chunk
-  std::shared_ptr<StreamChunks> from;  // that `next` counts in
-  std::size_t next = 0;                // in the order in which chunks became available here
-  std::deque<std::size_t> requested;   // wanted chunks that may be before `next`
-  bool said_idle = false;
-
-  bool wants(std::size_t chunk) const {
-    return chunk / 8 < wanted.size() && (wanted[chunk / 8] >> (chunk % 8) & std::byte{1}) == std::byte{1};
-  }
-  void want(std::size_t chunk, bool now) {
-    if (chunk / 8 >= wanted.size()) throw PeerError("it asks for a chunk that does not exist");
-    const std::byte bit = std::byte{1} << (chunk % 8);
-    wanted[chunk / 8] = now ? wanted[chunk / 8] | bit : wanted[chunk / 8] & ~bit;
-  }
+  std::size_t number = 0;
+  std::uint64_t generation = 0;
+  bool asked = false;
+  std::vector<std::size_t> lists;                // asked for before the ring is served
+  std::optional<std::vector<std::byte>> wanted;  // the same
+  std::shared_ptr<Ring> ring;
 };
 
 struct Exchange::Client {
   UniqueFd socket;
-  int fd = -1;  // while it is open; this and the next two under the exchange's mutex
+  int fd = -1;  // while it is open; this and `authenticated` under the exchange's mutex
   bool authenticated = false;
-  std::optional<std::size_t> in_use;  // the topic whose chunks its thread uses at the moment
   std::thread thread;
   std::atomic<bool> ended = false;
-};
-
-/// Gets the chunks of a topic for a client's thread. withdraw() waits until this object ends.
-class Exchange::ChunksInUse {
- public:
-  ChunksInUse(Exchange& exchange, Client& client, std::size_t topic) : exchange_(exchange), client_(client) {
-    const std::lock_guard lock(exchange_.mutex_);
-    const auto found = exchange_.topics_.find(topic);
-    if (found == exchange_.topics_.end() || !found->second.chunks) return;
-    chunks_ = found->second.chunks;
-    client_.in_use = topic;
-  }
-  ~ChunksInUse() {
-    if (!chunks_) return;
-    {
-      const std::lock_guard lock(exchange_.mutex_);
-      client_.in_use.reset();
-    }
-    exchange_.unused_.notify_all();
-  }
-  ChunksInUse(const ChunksInUse&) = delete;
-  ChunksInUse& operator=(const ChunksInUse&) = delete;
-
-  /// Null if the topic has no chunks at the moment.
-  const std::shared_ptr<StreamChunks>& get() const { return chunks_; }
-
- private:
-  Exchange& exchange_;
-  Client& client_;
-  std::shared_ptr<StreamChunks> chunks_;
 };
 
 Exchange::Exchange(const Options& options)
@@ -191,15 +149,15 @@ void Exchange::serve_client(Client& client) {
       const std::lock_guard lock(mutex_);
       client.authenticated = true;
     }
-    talk(client, link);
+    talk(link);
   } catch (const std::exception&) {
     // The connection was not authenticated, or is lost; the other side reports that.
   }
   client.ended = true;
 }
 
-void Exchange::talk(Client& client, PeerLink& link) {
-  const milliseconds alive_every = options_.timeouts.silence / 5;
+void Exchange::talk(PeerLink& link) {
+  const milliseconds alive_every = options_.timeouts.quiet / 5;
   Feed feed;
   auto now = std::chrono::steady_clock::now();
   auto sent = now;
@@ -208,170 +166,127 @@ void Exchange::talk(Client& client, PeerLink& link) {
     bool busy = false;
     if (now >= look_at) {
       if (const std::optional<std::string> line = link.receive(milliseconds(0))) {
-        take_request(client, link, feed, *line);
+        take_request(link, feed, *line);
         busy = true;
       } else {
         look_at = now + kBusyLook;
       }
     }
-    if (send_next(client, link, feed)) {
-      busy = true;
-    } else {
-      look_at = now;
+    wait_for_ring(feed);
+    bool has_sent = false;
+    if (feed.asked && feed.ring) {
+      has_sent = send_next(link, feed);
+    } else if (!busy) {
+      std::unique_lock lock(mutex_);
+      serves_more_.wait_for(lock, options_.timeouts.look);
     }
     now = std::chrono::steady_clock::now();
-    if (busy) {
+    if (has_sent) {
       sent = now;
-    } else if (now - sent >= alive_every) {
-      link.send("alive");
-      sent = now;
+      continue;
     }
+    look_at = now;
+    // Before it has asked for something, the successor expects no message: it may be slow, or stopped.
+    if (!feed.asked || now - sent < alive_every) continue;
+    const Ring::Progress progress = feed.ring ? feed.ring->progress() : Ring::Progress{};
+    link.send(fmt::format("alive {} {} {:d}", feed.number, progress.to_send, progress.idle));
+    sent = now;
   }
 }
 
-// Waits for a moment; nullptr if it is not here yet.
-std::shared_ptr<const std::string> Exchange::wait_for_list(std::size_t topic, std::size_t source) {
-  std::unique_lock lock(mutex_);
-  std::shared_ptr<const std::string> list;
-  serves_more_.wait_for(lock, options_.timeouts.look, [&] {
-    const auto found = topics_.find(topic);
-    if (found == topics_.end() || !found->second.lists.contains(source)) return false;
-    list = found->second.lists.at(source);
-    return true;
-  });
-  return list;
+std::shared_ptr<Ring> Exchange::ring(std::size_t number) {
+  const std::lock_guard lock(mutex_);
+  const auto found = rings_.find(number);
+  return found == rings_.end() ? nullptr : found->second;
 }
 
-void Exchange::take_request(Client& client, PeerLink& link, Feed& feed, const std::string& line) {
+void Exchange::take_request(PeerLink& link, Feed& feed, const std::string& line) {
   const std::vector<std::string> words = words_of(line);
-  if (words.size() < 2) throw PeerError("unexpected message");
-  const std::size_t topic = parse_number(words[1]);
-  if (words[0] == "subscribe") {
-    feed = Feed();
-    feed.topic = topic;
-    constexpr std::size_t kMaxBits = std::size_t{1} << 29U;
-    const std::size_t bytes = words.size() == 3 ? parse_number(words[2]) : kMaxBits + 1;
-    if (bytes > kMaxBits) throw PeerError("unexpected message");
-    feed.wanted.resize(bytes);
-    return link.receive_bytes(feed.wanted);
-  }
-  std::vector<std::size_t> numbers;
+  if (words.size() < 3) throw PeerError("unexpected message");
+  const std::size_t number = parse_number(words[1]);
+  std::vector<std::uint64_t> numbers;
   for (std::size_t i = 2; i < words.size(); ++i) numbers.push_back(parse_number(words[i]));
+  const bool begins = words[0] == "lists" || words[0] == "want" || words[0] == "lane";
+  if (begins) feed = {number, numbers[0], true, {}, {}, nullptr};
+  if (number != feed.number) throw PeerError("it did not subscribe to this ring");
   if (words[0] == "lists") {
-    feed.topic = topic;
-    feed.lists.insert(feed.lists.end(), numbers.begin(), numbers.end());
-    return;
-  }
-  if (topic != feed.topic) throw PeerError("it did not subscribe to this chain");
-  if (words[0] != "cancel" && words[0] != "again" && words[0] != "read")
+    feed.lists.assign(numbers.begin() + 1, numbers.end());
+  } else if (words[0] == "want") {
+    constexpr std::size_t kMaxBits = std::size_t{1} << 29U;
+    const std::size_t bytes = numbers.size() == 2 ? numbers[1] : kMaxBits + 1;
+    if (bytes > kMaxBits) throw PeerError("unexpected message");
+    feed.wanted.emplace(bytes);
+    link.receive_bytes(*feed.wanted);
+  } else if (words[0] == "cancel") {
+    if (feed.ring) feed.ring->successor_reads({numbers.begin(), numbers.end()}, true);
+  } else if (words[0] == "read") {
+    if (feed.ring) feed.ring->successor_reads({numbers.begin(), numbers.end()}, false);
+  } else if (words[0] == "damaged") {
+    if (feed.ring) feed.ring->successor_got_damaged(numbers[0]);
+    link.send(fmt::format("noted {}", feed.number));
+  } else if (words[0] != "lane") {
     throw PeerError("unexpected message");
-  for (const std::size_t chunk : numbers) feed.want(chunk, words[0] != "cancel");
-  if (words[0] == "cancel") return;
-  feed.requested.insert(feed.requested.end(), numbers.begin(), numbers.end());
-  if (words[0] == "again") return;
-  const ChunksInUse chunks(*this, client, topic);
-  if (chunks.get()) chunks.get()->schedule.take_over(numbers);
-  feed.said_idle = false;
+  }
+}
+
+// The successor may ask before this node is ready.
+void Exchange::wait_for_ring(Feed& feed) {
+  if (!feed.asked || feed.ring || !(feed.ring = ring(feed.number))) return;
+  if (!feed.lists.empty()) feed.ring->successor_wants_lists(feed.generation, feed.lists);
+  if (feed.wanted) feed.ring->successor_wants_chunks(feed.generation, *std::exchange(feed.wanted, {}));
 }
 
 // Sends one thing that is wanted and here, or waits for a moment and returns false.
-bool Exchange::send_next(Client& client, PeerLink& link, Feed& feed) {
-  if (!feed.lists.empty()) return send_list(link, feed);
-  if (!feed.wanted.empty()) {
-    const ChunksInUse chunks(*this, client, feed.topic);
-    if (chunks.get()) {
-      if (std::exchange(feed.from, chunks.get()) != chunks.get()) feed.next = 0;
-      return send_chunk(link, feed, *chunks.get());
-    }
-  }
-  std::unique_lock lock(mutex_);
-  serves_more_.wait_for(lock, options_.timeouts.look);
-  return false;
-}
-
-bool Exchange::send_list(PeerLink& link, Feed& feed) {
-  const std::shared_ptr<const std::string> list = wait_for_list(feed.topic, feed.lists.front());
-  if (!list) return false;
-  link.send(fmt::format("list {} {} {}", feed.topic, feed.lists.front(), list->size()),
-            std::as_bytes(std::span(*list)));
-  feed.lists.pop_front();
-  return true;
-}
-
-bool Exchange::send_chunk(PeerLink& link, Feed& feed, StreamChunks& chunks) {
-  if (feed.wanted.size() != (chunks.plan.size() + 7) / 8) throw PeerError("it has another list of files");
-  if (!feed.said_idle && chunks.schedule.idle()) {
-    feed.said_idle = true;
-    link.send(fmt::format("idle {}", feed.topic));
-    return true;
-  }
-  for (std::size_t n = feed.requested.size(); n > 0; --n) {
-    const std::size_t chunk = feed.requested.front();
-    feed.requested.pop_front();
-    if (!feed.wants(chunk)) continue;
-    if (!chunks.schedule.is_here(chunk)) continue;  // it comes in its turn
-    feed.want(chunk, false);
-    send_one(link, feed.topic, chunks, chunk);
-    return true;
-  }
-  while (const std::optional<std::size_t> chunk =
-             chunks.schedule.wait_for(feed.next, static_cast<int>(options_.timeouts.look.count()))) {
-    ++feed.next;
-    if (!feed.wants(*chunk)) continue;
-    feed.want(*chunk, false);
-    send_one(link, feed.topic, chunks, *chunk);
-    return true;
+bool Exchange::send_next(PeerLink& link, Feed& feed) {
+  const Ring::Outgoing out = feed.ring->next_send(feed.generation, options_.timeouts.look, buffers_);
+  switch (out.kind) {
+    case Ring::Outgoing::Kind::nothing:
+      return false;
+    case Ring::Outgoing::Kind::stale:
+      if (feed.ring->left()) link.send(fmt::format("gone {}", feed.number));
+      throw PeerError("it has a newer connection, or all of the data");
+    case Ring::Outgoing::Kind::list:
+      link.send(fmt::format("list {} {} {} {} {}", feed.number, out.piece.source, out.piece.offset,
+                            out.piece.total, out.text.size()),
+                std::as_bytes(std::span(out.text)));
+      return true;
+    case Ring::Outgoing::Kind::lacks:
+      link.send(fmt::format("lacks {} {}", feed.number, out.chunk.chunk));
+      return true;
+    case Ring::Outgoing::Kind::chunk:
+      link.send(fmt::format("chunk {} {} {} {:d} {} {}", feed.number, out.chunk.chunk, out.chunk.origin,
+                            out.idle, out.chunk.data->bytes().size(), pack::to_hex(out.chunk.digest)),
+                out.chunk.data->bytes());
+      return true;
   }
   return false;
 }
 
-void Exchange::send_one(PeerLink& link, std::size_t topic, StreamChunks& chunks, std::size_t chunk) {
-  pack::Digest digest;
-  LentChunk data = chunks.lend(chunk, digest);
-  if (!data) {
-    ChunkBuffers::Buffer buffer = buffers_.take(chunks.plan.bytes(chunk));
-    if (!chunks.read(chunk, buffer.bytes(), digest))
-      return link.send(fmt::format("lacks {} {}", topic, chunk));
-    data = std::make_shared<const ChunkBuffers::Buffer>(std::move(buffer));
-  }
-  link.send(fmt::format("chunk {} {} {} {} {}", topic, chunk, chunks.schedule.origin(chunk),
-                        data->bytes().size(), pack::to_hex(digest)),
-            data->bytes());
-  bytes_sent_ += data->bytes().size();
-}
-
-void Exchange::serve_list(std::size_t topic, std::size_t source, std::shared_ptr<const std::string> list) {
+void Exchange::serve(std::size_t number, std::shared_ptr<Ring> ring) {
   {
     const std::lock_guard lock(mutex_);
-    topics_[topic].lists[source] = std::move(list);
+    rings_[number] = std::move(ring);
   }
   serves_more_.notify_all();
 }
 
-void Exchange::serve_chunks(std::size_t topic, std::shared_ptr<StreamChunks> chunks) {
+void Exchange::withdraw(std::size_t number) {
+  std::shared_ptr<Ring> ring;
   {
     const std::lock_guard lock(mutex_);
-    topics_[topic].chunks = std::move(chunks);
+    const auto found = rings_.find(number);
+    if (found == rings_.end()) return;
+    ring = std::move(found->second);
+    rings_.erase(found);
   }
-  serves_more_.notify_all();
-}
-
-void Exchange::withdraw(std::size_t topic) {
-  std::unique_lock lock(mutex_);
-  topics_.erase(topic);
-  const auto uses = [topic](const Client& client) { return client.in_use == topic; };
-  // A successor that takes nothing would hold this node up. It gets what it lacks elsewhere.
-  for (const Client& client : clients_) {
-    if (uses(client) && client.fd >= 0) ::shutdown(client.fd, SHUT_RDWR);
-  }
-  unused_.wait(lock, [&] { return std::none_of(clients_.begin(), clients_.end(), uses); });
+  ring->close();
 }
 
 std::unique_ptr<PeerLink> Exchange::connect(const std::vector<std::string>& hosts, int port,
                                             std::uint32_t node_id) const {
   UniqueFd socket;
   try {
-    socket = connect_to(hosts, port, options_.timeouts.silence, "it");
+    socket = connect_to(hosts, port, options_.timeouts.quiet, "it");
   } catch (const Error& error) {
     throw PeerLost(error.what());
   }

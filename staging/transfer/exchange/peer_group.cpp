@@ -19,18 +19,22 @@ void check_releases(const std::map<std::uint32_t, nlohmann::json>& messages, Pee
 
 }  // namespace
 
-PeerGroup::PeerGroup(Rendezvous& rendezvous, const Exchange::Options& options, const std::string& node_name)
-    : rendezvous_(rendezvous), self_(options.node_id), exchange_(options) {
-  std::vector<std::string> hosts{rendezvous.own_address(), node_name};
+PeerGroup::PeerGroup(Rendezvous& rendezvous, const Exchange::Options& options, std::vector<std::string> names)
+    : rendezvous_(rendezvous),
+      self_(options.node_id),
+      step_(options.step),
+      exchange_(options),
+      names_(std::move(names)) {
+  std::vector<std::string> hosts{rendezvous.own_address(), name(self_)};
   const std::string address = address_in(options.peer_networks);
   uses_peer_network_ = !address.empty();
   if (uses_peer_network_) hosts = {address};
-  rendezvous_.set_address({{"name", node_name}, {"hosts", hosts}, {"port", exchange_.port()}});
-  peers_[self_] = {node_name, {}, 0};
+  rendezvous_.set_address({{"name", name(self_)}, {"hosts", hosts}, {"port", exchange_.port()}});
 }
 
 std::map<std::uint32_t, nlohmann::json> PeerGroup::hello(nlohmann::json data) {
   data["release"] = version();
+  // All releases call the round by this name.
   std::map<std::uint32_t, nlohmann::json> messages = gather("places", std::move(data));
   check_releases(messages, *this);
   return messages;
@@ -45,33 +49,8 @@ std::map<std::uint32_t, nlohmann::json> PeerGroup::gather(const std::string& rou
   return messages;
 }
 
-const PeerGroup::Peer& PeerGroup::find(std::uint32_t node) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (const auto found = peers_.find(node); found != peers_.end()) return found->second;
-  }
-  const nlohmann::json told = rendezvous_.address_of(node);
-  if (told.is_null()) throw PeerError("it has left the step");
-  try {
-    Peer peer{told.at("name"), told.at("hosts"), told.at("port")};
-    const std::lock_guard lock(mutex_);
-    return peers_.emplace(node, std::move(peer)).first->second;
-  } catch (const nlohmann::json::exception& error) {
-    fail("node {} of the step runs another version of lockstep-stage ({})", node, error.what());
-  }
-}
-
-std::string PeerGroup::name(std::uint32_t node) {
-  try {
-    return find(node).name;
-  } catch (const Error&) {
-    return fmt::format("node {} of the step", node);
-  }
-}
-
-std::unique_ptr<PeerLink> PeerGroup::connect(std::uint32_t node) {
-  const Peer& peer = find(node);
-  return exchange_.connect(peer.hosts, peer.port, node);
+std::string PeerGroup::name(std::uint32_t node) const {
+  return node < names_.size() ? names_[node] : fmt::format("node {} of the step", node);
 }
 
 }  // namespace lockstep::transfer

@@ -1,13 +1,11 @@
-// The nodes that put the same sources together: the addresses of the neighbours, the rounds at the rendezvous by which
-// the nodes agree, and the exchange of chunks between them.
+// The nodes that put the same sources together: the rounds at the rendezvous by which they agree, and the exchange of chunks
+// between them.
 //
 // Threads: gather() one at a time; the rest from any.
 #pragma once
 
 #include <cstdint>
 #include <map>
-#include <memory>
-#include <mutex>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -27,13 +25,14 @@ class OtherRelease : public Error {
 class PeerGroup {
  public:
   /// Opens the exchange and tells the rendezvous where it is: at this node's address in `options.peer_networks`, or else
-  /// where srun sees this node. `rendezvous` must outlive this object. Throws Error if the
-  /// rendezvous is lost.
-  PeerGroup(Rendezvous& rendezvous, const Exchange::Options& options, const std::string& node_name);
+  /// where srun sees this node. `names` has the name of each node of the step, for messages and as this node's address.
+  /// `rendezvous` must outlive this object. Throws Error if the rendezvous is lost.
+  PeerGroup(Rendezvous& rendezvous, const Exchange::Options& options, std::vector<std::string> names);
 
   std::uint32_t self() const { return self_; }
   bool uses_peer_network() const { return uses_peer_network_; }
   Exchange& exchange() { return exchange_; }
+  Rendezvous& rendezvous() { return rendezvous_; }
 
   /// As Rendezvous::gather(), by node, without the nodes that have left or failed.
   std::map<std::uint32_t, nlohmann::json> gather(const std::string& round, nlohmann::json data);
@@ -42,26 +41,17 @@ class PeerGroup {
   /// described above.
   std::map<std::uint32_t, nlohmann::json> hello(nlohmann::json data);
 
-  Rendezvous& rendezvous() { return rendezvous_; }
-
-  std::string name(std::uint32_t node);
-  std::unique_ptr<PeerLink> connect(std::uint32_t node);
+  std::string name(std::uint32_t node) const;
+  /// "JOB.STEP"
+  const std::string& step() const { return step_; }
 
  private:
-  struct Peer {
-    std::string name;
-    std::vector<std::string> hosts;
-    int port = 0;
-  };
-
-  const Peer& find(std::uint32_t node);
-
   Rendezvous& rendezvous_;
   std::uint32_t self_;
+  std::string step_;
   Exchange exchange_;
   bool uses_peer_network_ = false;
-  std::mutex mutex_;
-  std::map<std::uint32_t, Peer> peers_;  // those that were asked for
+  std::vector<std::string> names_;
 };
 
 }  // namespace lockstep::transfer

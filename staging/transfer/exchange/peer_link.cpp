@@ -31,13 +31,13 @@ std::string PeerLink::credential_of(Role role) const {
 std::uint32_t PeerLink::handshake(std::uint32_t own_node_id) {
   const bool server = role_ == Role::server;
   if (server) {
-    connection_.accept(timeouts_.silence);
+    connection_.accept(timeouts_.quiet);
   } else {
-    connection_.connect(std::to_string(own_node_id), timeouts_.silence);
+    connection_.connect(std::to_string(own_node_id), timeouts_.quiet);
   }
   const std::optional<std::string> credential = munge_encode(credential_of(role_));
   send(fmt::format("hello {} {}", own_node_id, credential.value_or("-")));
-  const std::optional<std::string> hello = receive(timeouts_.silence);
+  const std::optional<std::string> hello = receive(timeouts_.quiet);
   if (!hello) throw PeerSilent("no answer");
   const std::vector<std::string> words = words_of(*hello);
   if (words.size() != 3 || words[0] != "hello" || (server && words[1] != connection_.client()))
@@ -50,31 +50,31 @@ std::uint32_t PeerLink::handshake(std::uint32_t own_node_id) {
 void PeerLink::send(const std::string& line, std::span<const std::byte> bytes) {
   constexpr std::size_t kOneRecord = 4096;  // of TLS; a large chunk is not copied for it
   if (bytes.size() > kOneRecord) {
-    connection_.send_line(line, timeouts_.chunk);
-    return connection_.send_all(bytes, timeouts_.chunk);
+    connection_.send_line(line, timeouts_.stalled);
+    return connection_.send_all(bytes, timeouts_.stalled);
   }
   std::string text = line + "\n";
   text.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-  connection_.send_all(std::as_bytes(std::span(text)), timeouts_.chunk);
+  connection_.send_all(std::as_bytes(std::span(text)), timeouts_.stalled);
 }
 
 std::optional<std::string> PeerLink::receive(std::chrono::milliseconds wait) {
   return connection_.receive_line(kMaxLine, wait);
 }
 
-void PeerLink::receive_bytes(std::span<std::byte> into) {
+void PeerLink::receive_bytes(std::span<std::byte> into, const std::function<void(bool came)>& looked) {
   constexpr std::chrono::milliseconds kLook{500};
   RunningTime time;
-  std::chrono::milliseconds spent{0};
   std::chrono::milliseconds silent{0};
   while (!into.empty()) {
     const std::size_t got = connection_.receive(into);
     into = into.subspan(got);
-    const std::chrono::milliseconds passed = time.tick();
-    spent += passed;
-    silent = got > 0 ? std::chrono::milliseconds(0) : silent + passed;
-    if (silent > timeouts_.silence) throw PeerSilent("it stopped in the middle of a chunk");
-    if (spent > timeouts_.chunk) throw PeerError("it sends too slowly");
+    silent = got > 0 ? std::chrono::milliseconds(0) : silent + time.tick();
+    if (looked) {
+      looked(got > 0);
+    } else if (silent > timeouts_.quiet) {
+      throw PeerSilent("it stopped in the middle of a message");
+    }
     if (got == 0) connection_.wait(POLLIN, kLook);
   }
 }

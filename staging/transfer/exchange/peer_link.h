@@ -6,22 +6,18 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "common/files.h"
-#include "staging/rendezvous/running_time.h"
+#include "common/running_time.h"
 #include "staging/rendezvous/secure_connection.h"
+#include "staging/transfer/exchange/peer_watch.h"
 
 namespace lockstep::transfer {
-
-struct PeerTimeouts {
-  std::chrono::milliseconds silence{5000};  ///< after it, the rendezvous is asked whether the node is lost
-  std::chrono::milliseconds chunk{30'000};  ///< for one chunk to be sent or received
-  std::chrono::milliseconds look{20};  ///< between two looks at what the other side, or another thread, wants
-};
 
 class PeerLink {
  public:
@@ -40,8 +36,9 @@ class PeerLink {
   /// The next line; nullopt if none comes in time. Throws PeerError if the other side is lost.
   std::optional<std::string> receive(std::chrono::milliseconds wait);
 
-  /// The bytes after a line. Throws PeerError if they stop, take too long in all, or are not what was sent.
-  void receive_bytes(std::span<std::byte> into);
+  /// The bytes after a line. `looked` is called at least twice a second, with whether some came; without it, throws PeerSilent
+  /// if none come for a while. Throws PeerError if the other side is lost.
+  void receive_bytes(std::span<std::byte> into, const std::function<void(bool came)>& looked = {});
 
  private:
   std::string credential_of(Role role) const;

@@ -150,12 +150,17 @@ TEST(Job, EndsWithALineWhenAnExceptionLeavesMain) {
 }
 
 TEST(Job, EndsWithoutMessagesOfMpi) {
+  const bool of_open_mpi_5 =
+      run_process({"mpirun", "--version"}).output.find("(Open MPI) 5") != std::string::npos;
   for (const std::string how : {"throw", "leaves", "other-count"}) {
     for (const std::string wrong : {"0", "1"}) {
       const Job job = run(how, "2", "60", wrong);
       EXPECT_EQ(job.result.exit_code, 1);
       EXPECT_THAT(job.result.error, Not(HasSubstr("MPI_ABORT")));
-      EXPECT_THAT(job.result.error, Not(HasSubstr("-----")));
+      // The launcher of Open MPI 5 has a message of its own about every abort, and no option that leaves it out.
+      if (!of_open_mpi_5) {
+        EXPECT_THAT(job.result.error, Not(HasSubstr("-----")));
+      }
     }
   }
 }
@@ -358,6 +363,8 @@ TEST(Job, EndsWhenRanksDoDifferentOperationsAndNamesBoth) {
   for (const std::string per_node : {"2", "1"}) {
     ::setenv("LOCKSTEP_RANKS_PER_NODE", per_node.c_str(), 1);
     ::setenv("OMPI_MCA_btl", "self,tcp", 1);  // as between nodes
+    ::setenv("OMPI_MCA_btl_tcp_disable_family", "6",
+             1);  // Open MPI 5 finds no pairs where an interface has both families
     for (const auto& [how, operations] : both) {
       SCOPED_TRACE(how + ", ranks per node: " + per_node);
       const Job job = run(how);
@@ -369,6 +376,7 @@ TEST(Job, EndsWhenRanksDoDifferentOperationsAndNamesBoth) {
         EXPECT_THAT(line, ContainsRegex("[^0-9]" + operation + "[^0-9]"));
     }
     ::unsetenv("OMPI_MCA_btl");
+    ::unsetenv("OMPI_MCA_btl_tcp_disable_family");
     ::unsetenv("LOCKSTEP_RANKS_PER_NODE");
   }
 }

@@ -96,6 +96,27 @@ TEST(CommHook, CompressesToHalvesWithinTheirRounding) {
   EXPECT_GT(difference_under(bf16_compress_hook(), torch::kFloat), 1e-5) << "it was not compressed";
 }
 
+TEST(CommHook, CompressesBucketsThatChangeAfterAStepWithoutRankZero) {
+  Net net;
+  net->to(torch::kFloat);
+  DistributedDataParallel ddp(net, world(), small_buckets());
+  ddp.register_comm_hook(fp16_compress_hook());
+  Net alone = copy_of(net);
+  for (int step = 0; step < 3; ++step) {
+    const auto input = rows(3, static_cast<std::uint64_t>(step));
+    if (step == 0 && world().rank() == 0 && world().size() > 1) {
+      ddp.skip();
+    } else {
+      const auto mine = input.to(torch::kFloat);
+      ddp.backward(sum_of_squares(ddp(mine), mine), mine.numel());
+    }
+    (sum_of_squares(alone(input), input) / static_cast<double>(input.numel())).backward();
+    EXPECT_LE(gradient_difference(*net, *alone), 1.0 / 1024) << "step " << step;
+    net->zero_grad();
+    alone->zero_grad();
+  }
+}
+
 TEST(CommHook, CanBeRegisteredOnceAndBeforeBackward) {
   Net net;
   DistributedDataParallel ddp(net, world(), small_buckets());

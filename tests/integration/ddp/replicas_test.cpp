@@ -171,6 +171,23 @@ TEST(ReplicaDrift, EndsTheJobNamingRankNodeAndParameter) {
   }
 }
 
+TEST(ReplicaDrift, IsFoundInAnyPartOfTheParametersAndTheLargestIsNamed) {
+  if (world().size() == 1) GTEST_SKIP() << "needs 2 ranks";
+  for (const auto& [weight, bias] : {std::pair(1e-6, 0.0), std::pair(0.0, 1e-9), std::pair(1e-6, 1e-9)}) {
+    Net net(
+        400);  // a weight is larger than a piece that is hashed at a time, and middle.bias is the last one
+    DistributedDataParallel ddp(net, world(), {.check_replicas_every = 1});
+    if (world().rank() == 1) {
+      net->middle->weight.data()[399][399] += weight;
+      net->middle->bias.data()[399] += bias;
+    }
+    const std::string error = error_of([&] { ddp(rows(2, 1)).sum().backward(); });
+    EXPECT_THAT(error, HasSubstr(": rank 1 on "));
+    EXPECT_THAT(error,
+                HasSubstr(weight > 0 ? "'middle.weight' by up to 1e-06" : "'middle.bias' by up to 1e-09"));
+  }
+}
+
 TEST(ReplicaDrift, IsNotLookedForIfTheUserWishes) {
   Net net;
   auto options = small_buckets();

@@ -17,7 +17,7 @@ template <typename Optimizer, typename Options>
 struct Trained {
   Trained(const std::filesystem::path& folder, const Options& options, bool read_only)
       : ddp(net, world(), small_buckets()),
-        optimizer(net->parameters(), options),
+        optimizer(decay_groups(*net, options), options),
         plateau(optimizer, {.factor = 0.5, .patience = 1}),
         checkpointer(world(), folder, {.read_only = read_only}) {
     checkpointer.add("model", *net);

@@ -114,6 +114,25 @@ TEST(Checkpointer, ResumedOnTheSameRanksATrainingIsTheSameToTheBit) {
   expect_same(whole, resumed);
 }
 
+TEST(Checkpointer, AnotherScheduleSetsTheLearningRateOfItsStep) {
+  const SharedFolder folder;
+  const torch::Tensor parameter = torch::zeros({2});
+  for (const double base : {0.25, 0.5}) {
+    torch::optim::SGD optimizer({parameter}, torch::optim::SGDOptions(base));
+    LearningRate learning_rate(optimizer, schedule::linear(1, 0.5, 2));
+    Checkpointer checkpointer(world(), folder / "run");
+    checkpointer.add("learning_rate", learning_rate);
+    checkpointer.add("optimizer", optimizer);
+    if (checkpointer.load_latest()) {
+      EXPECT_THAT(learning_rate.values(), ::testing::ElementsAre(0.375));
+      continue;
+    }
+    learning_rate.step();
+    checkpointer.save(1);
+    checkpointer.wait();
+  }
+}
+
 TEST(Checkpointer, WithALocalFolderGivesTheSame) {
   const SharedFolder folder;
   const SharedFolder local;

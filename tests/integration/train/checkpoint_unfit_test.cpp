@@ -60,6 +60,25 @@ TEST_F(Unfit, AShapeThatDiffersIsNamed) {
       HasSubstr("parameter 'last.weight' is Double [8, 8] in the checkpoint, but Double [9, 9] here"));
 }
 
+TEST_F(Unfit, AShapeOfAParameterOutsideModulesIsNamed) {
+  const SharedFolder folder;
+  const auto optimizer_of = [](std::int64_t size) {
+    return torch::optim::SGD({torch::zeros({size})}, torch::optim::SGDOptions(0.1));
+  };
+  {
+    auto saved = optimizer_of(2);
+    Checkpointer checkpointer(world(), folder / "run");
+    checkpointer.add("optimizer", saved);
+    checkpointer.save(1);
+    checkpointer.wait();
+  }
+  auto longer = optimizer_of(3);
+  Checkpointer checkpointer(world(), folder / "run");
+  checkpointer.add("optimizer", longer);
+  EXPECT_THAT(error_of([&] { checkpointer.load_latest(); }),
+              HasSubstr("'group 0 parameter 0' is Float [2] in the checkpoint, but Float [3] here"));
+}
+
 TEST_F(Unfit, ATypeThatDiffersIsNamed) {
   Net single;
   single->to(torch::kFloat);

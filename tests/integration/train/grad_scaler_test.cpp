@@ -100,7 +100,8 @@ TEST(GradScaler, AnInfinityOnOneRankSkipsTheStepOnAll) {
   GradScaler scaler(world(), small());
   for (const double bad : {kInfinity, -kInfinity, std::numeric_limits<double>::quiet_NaN()}) {
     const double before = scaler.current_scale();
-    alone.set_gradient(world().rank() == world().size() - 1 ? bad : 1.0);
+    alone.set_gradient(1);
+    if (world().rank() == world().size() - 1) alone.parameter.mutable_grad()[2] = bad;
     EXPECT_FALSE(scaler.step(alone.optimizer));
     scaler.update();
     EXPECT_EQ(alone.value(), 1);
@@ -154,6 +155,26 @@ TEST(GradScaler, GrowsAfterGoodStepsInARow) {
     scales.push_back(scaler.current_scale());
   }
   EXPECT_THAT(scales, ::testing::ElementsAre(8, 8, 4, 4, 4, 8, 8));
+  GradScaler largest(world(), {.initial_scale = 2e38, .growth_interval = 1});
+  alone.set_gradient(1);
+  largest.step(alone.optimizer);
+  largest.update();
+  EXPECT_EQ(largest.current_scale(), 2e38) << "twice as much is infinite in float";
+}
+
+TEST(GradScaler, AnInfinityOfOneOptimizerLowersTheScaleOfAll) {
+  Alone first;
+  Alone second;
+  GradScaler scaler(world(), small());
+  for (Alone* const bad : {&first, &second}) {
+    const double before = scaler.current_scale();
+    for (Alone* const one : {&first, &second}) {
+      one->set_gradient(one == bad ? kInfinity : 1.0);
+      EXPECT_EQ(scaler.step(one->optimizer), one != bad);
+    }
+    scaler.update();
+    EXPECT_EQ(scaler.current_scale(), before / 2);
+  }
 }
 
 TEST(GradScaler, StateContinuesInAnotherScaler) {

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <csignal>
+#include <cstdlib>
+#include <string>
 
 #include "runtime/comm/control/activity.h"
 #include "runtime/train/checkpoint/checkpointer.h"
@@ -50,6 +52,20 @@ TEST(StopSignal, WithoutASignalNothingStops) {
   StopSignal stop(world());
   EXPECT_EQ(stopped_at(stop, 100, SIGTERM), -1);
   EXPECT_EQ(stop.signal(), 0);
+}
+
+TEST(StopSignal, OneThatCameBeforeThisStartStopsItAtOnce) {
+  ::setenv("LOCKSTEP_SIGNAL", std::to_string(SIGUSR1).c_str(), 1);
+  {
+    StopSignal stop(world());
+    EXPECT_EQ(stopped_at(stop, 100, SIGTERM), 1);
+    EXPECT_EQ(stop.signal(), SIGUSR1);
+  }
+  {
+    StopSignal other(world(), {SIGTERM});
+    EXPECT_EQ(stopped_at(other, 100, SIGTERM), -1);
+  }
+  ::unsetenv("LOCKSTEP_SIGNAL");
 }
 
 TEST(StopSignal, OnlyTheChosenSignalsAreTakenAndTheHandlersAreRestored) {

@@ -312,7 +312,7 @@ std::vector<Fault> faults() {
       {"long-steps", [](RankStep& does, int, int step) { does.other += step % 32 == 31 ? 600 : 0; },
        "2 of the last 62 steps", "world.timer().begin_step()"},
       {"no-phase", [](RankStep& does, int, int) { does.other = 60; }, "40 % of the step is in no phase",
-       "timed_batches()"},
+       "Put the parts of the loop in scopes"},
       {"optimizer", [](RankStep& does, int, int) { does.optimizer = 40; }, "takes 32 % of the step",
        "FusedAdamW"},
       {"host-to-device", [](RankStep& does, int, int) { does.host_to_device = 20; }, "takes 18 % of the step",

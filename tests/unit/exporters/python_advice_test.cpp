@@ -44,6 +44,42 @@ TEST(PythonAdvice, NamesPythonAndNotCpp) {
   }
 }
 
+std::string only_remedy(MadeUpRun made_up, const MadeUpRun::Change& change) {
+  auto run = made_up.make(change);
+  for (record::Snapshot& rank : run.ranks) rank.counters.from_python = 1;
+  const Diagnosis found = diagnose(run);
+  return found.advice.size() == 1 ? found.advice[0].remedy : fmt::format("{} rules", found.advice.size());
+}
+
+TEST(PythonAdvice, DoesNotNameTheLoaderWhereItIsTimed) {
+  const auto timed = only_remedy({}, [](RankStep& does, int, int) { does.other = 60; });
+  EXPECT_THAT(timed, HasSubstr("Put forward, backward and optimizer into blocks"));
+  const auto untimed = only_remedy({}, [](RankStep& does, int, int) {
+    does.other = 60;
+    does.data_wait = 0;
+  });
+  EXPECT_THAT(untimed, HasSubstr("Loop over lockstep.batches(loader), and put forward"));
+}
+
+TEST(PythonAdvice, DoesNotJudgeTheReadsOfAShortRun) {
+  MadeUpRun made_up{.steps = 19};
+  made_up.also = [](record::Writer& writer, int, int) {
+    writer.set_resources({.sampled_ns = 1, .read_bytes = 4096, .read_calls = 1});
+  };
+  auto run = made_up.make([](RankStep& does, int, int) { does.data_wait = 50; });
+  const auto rule_of = [&] {
+    for (record::Snapshot& rank : run.ranks) {
+      rank.resources->sampled_ns = rank.start_monotonic_ns + 1'000'000'000;
+      rank.resources->read_calls = 500;
+      rank.resources->read_bytes = rank.resources->read_calls * 4096;
+    }
+    return diagnose(run).advice.at(0).rule;
+  };
+  EXPECT_EQ(rule_of(), "data-workers");
+  for (record::Snapshot& rank : run.ranks) rank.counters.steps = 20;
+  EXPECT_EQ(rule_of(), "small-reads");
+}
+
 TEST(PythonAdvice, NeedsTheRecordsOfAllRanks) {
   MadeUpRun made_up;
   auto run = made_up.make([](RankStep& does, int, int) { does.padding = 500; });

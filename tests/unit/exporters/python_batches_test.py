@@ -5,6 +5,7 @@
 """
 
 import contextlib
+import io
 import json
 import os
 import pathlib
@@ -32,7 +33,8 @@ os.environ["LOCKSTEP_METRICS"] = "off"
 import lockstep
 import other_files
 
-LENGTHS = [random.Random(1).randint(5, 400) for _ in range(900)]
+RANDOM = random.Random(1)
+LENGTHS = [RANDOM.randint(5, 400) for _ in range(900)]
 OPTIONS = {"cap": 800, "cost": (60, 1), "seed": 5}
 
 
@@ -61,6 +63,7 @@ def run(sampler, steps=None, ahead=0):
     for batch, micro in sampler.micro_batches(Loader(sampler, ahead)):
         assert batch == micro.samples or (not micro.samples and len(batch) == 1)
         done.append(micro)
+        assert micro.scale >= 0
         if micro.last_of_step:
             steps = steps and steps - 1
             if steps == 0:
@@ -68,7 +71,7 @@ def run(sampler, steps=None, ahead=0):
     return done
 
 
-class Sampler(unittest.TestCase):
+class Case(unittest.TestCase):
     def refused(self, call, *words):
         with self.assertRaises(lockstep.Error) as caught:
             call()
@@ -76,7 +79,17 @@ class Sampler(unittest.TestCase):
         for word in words:
             self.assertIn(word, message)
         self.assertNotIn("\n", message)
+        self.assertNotIn("--", message)
 
+    def printed(self, call):
+        """The lines that it prints as the first one of a process."""
+        lockstep._printed.clear()
+        with contextlib.redirect_stderr(io.StringIO()) as lines:
+            call()
+        return lines.getvalue().splitlines()
+
+
+class Sampler(Case):
     def test_every_sample_once_over_three_resumes_on_other_ranks(self):
         for ahead in (0, 7):
             for size in ({}, {"step_tokens": 4000}):
@@ -97,7 +110,7 @@ class Sampler(unittest.TestCase):
                 self.assertEqual(sorted(seen), list(range(len(LENGTHS))))
                 self.assertEqual([step for step, _ in steps], list(range(len(steps))))
                 budget = size.get("step_tokens", 0.95 * 2 * 800)
-                self.assertLessEqual(max(tokens for _, tokens in steps[:-1]), 1.5 * budget)
+                self.assertLessEqual(max(tokens for _, tokens in steps[:-1]), 1.5 * budget + max(LENGTHS))
 
     def test_the_state_counts_what_the_loop_has_had(self):
         first, second = samplers(2, accumulate=3)
@@ -159,8 +172,8 @@ class Sampler(unittest.TestCase):
                 self.assertAlmostEqual(total, 1, msg=step)
 
     def test_a_step_without_a_token_in_the_loss_has_scale_0(self):
-        (sampler,) = samplers(1, lengths=[3, 4], loss_tokens=[0, 0])
-        self.assertEqual([micro.scale for micro in run(sampler)], [0])
+        (sampler,) = samplers(1, lengths=[3, 4], loss_tokens=[0, 5], step_tokens=4, cap=4)
+        self.assertEqual(sorted(micro.scale for micro in run(sampler)), [0, 1 / 5])
 
     def test_a_rank_without_samples_takes_part_with_one_times_0(self):
         parts = [run(sampler) for sampler in samplers(5, lengths=[7, 6, 8])]
@@ -180,8 +193,15 @@ class Sampler(unittest.TestCase):
 
     def test_padded_batches_are_under_the_cap(self):
         for sampler in samplers(2, padded=True):
+            steps = {}
             for micro in run(sampler):
                 self.assertLessEqual(len(micro.samples) * max(LENGTHS[sample] for sample in micro.samples), 800)
+                steps.setdefault(micro.step, []).append(micro)
+            for step in steps.values():
+                rows = sum(len(micro.samples) * max(LENGTHS[sample] for sample in micro.samples) for micro in step)
+                self.assertEqual({micro.rank_padding for micro in step}, {rows - step[0].rank_tokens})
+        self.assertEqual({micro.rank_padding for micro in run(samplers(2)[0])}, {0})
+        self.assertEqual({run(sampler)[0].rank_padding for sampler in samplers(5, lengths=[7, 6, 8], padded=True)}, {0})
 
     def test_no_sync_until_the_last_micro_batch(self):
         class Ddp:
@@ -204,31 +224,41 @@ class Sampler(unittest.TestCase):
         run(samplers(2, equal_micro_batches=True)[0])[-1].no_sync_unless_last(ddp)
 
     def test_the_tools_errors_are_one_line(self):
-        long = samplers(1, lengths=[5, 900])[0]
-        self.refused(lambda: list(long), "lockstep-plan: lengths: sample 1 has 900 tokens, over the cap of 800")
+        long = "lockstep-plan: lengths: sample 1 has 900 tokens, over the cap of 800"
+        self.refused(lambda: samplers(1, lengths=[5, 900]), long, "too_long='skip'")
         self.assertEqual(list(samplers(1, lengths=[5, 900], too_long="skip")[0]), [[0]])
-        self.refused(lambda: list(samplers(1, cost=(0, 0))[0]), "cost must be two finite numbers")
-        self.refused(lambda: len(samplers(1, loss_tokens=[1])[0]), "1 numbers for 900 samples")
+        self.refused(lambda: samplers(1, cost=(0, 0)), "cost must be two finite numbers")
+        self.refused(lambda: samplers(1, cost=100), "cost must be two numbers")
+        self.refused(lambda: samplers(1, cap=1e2), "Could not convert: cap = 100.0")
+        self.refused(lambda: samplers(1, step_tokens=500.0), "step_tokens = 500.0")
+        self.refused(lambda: samplers(1, accumulate=0), "accumulate: Value 0")
+        self.refused(lambda: samplers(1, loss_tokens=[1]), "loss_tokens has 1 numbers for 900 samples")
+        self.refused(lambda: lockstep.BatchSampler([1], cap=5, rank=3, world_size=2), "rank must be below world_size 2, not 3")
         path = os.environ["PATH"]
         os.environ["PATH"] = "/nowhere"
         try:
-            self.refused(lambda: list(samplers(1)[0]), "lockstep-plan was not found", "PATH")
+            self.refused(lambda: samplers(1), "lockstep-plan was not found", "PATH")
         finally:
             os.environ["PATH"] = path
 
     def test_wrong_calls_are_refused(self):
         (sampler,) = samplers(1)
-        self.refused(lambda: samplers(1, lengths=[1.5]), "lengths must be a list of whole numbers")
-        self.refused(lambda: samplers(1, lengths=[-1]), "lengths must be")
+        self.refused(lambda: samplers(1, lengths=[1, 1.5]), "lengths must be whole numbers", "sample 1 has 1.5")
+        self.refused(lambda: samplers(1, lengths=[1, 2, -1]), "sample 2 has -1")
+        self.refused(lambda: samplers(1, lengths=[2**32]), "sample 0 has 4294967296")
+        for wrong in ([], [[1]], ["a"], 5, None):
+            self.refused(lambda: samplers(1, lengths=wrong), "lengths must be a list", "not empty")
+        self.assertEqual(list(samplers(1, lengths=numpy.array([3.0, 255], "f4"))[0]), list(samplers(1, lengths=[3, 255])[0]))
         self.refused(lambda: lockstep.BatchSampler([1], cap=5, rank=0), "both rank and world_size")
         self.refused(lambda: sampler.micro_batches(Loader(samplers(1)[0])), "batch_sampler=sampler")
         run(sampler, 2)
         state = sampler.state_dict()
         self.refused(lambda: samplers(1, seed=6)[0].load_state_dict(state), "seed 5", "seed 6")
-        self.refused(lambda: sampler.load_state_dict({**state, "version": 9}), "version 9", "version 1")
-        (other,) = samplers(1, lengths=LENGTHS[:-1])
-        other.load_state_dict(state)
-        self.refused(lambda: list(other), "belongs to other data")
+        self.refused(lambda: sampler.load_state_dict({**state, "version": 9}), "version 9", "version 2")
+        self.refused(lambda: samplers(1, lengths=LENGTHS[:-1])[0].load_state_dict(state), "samples 900", "samples 899")
+        self.refused(lambda: samplers(1, lengths=[*LENGTHS[:-1], 401])[0].load_state_dict(state), "belongs to other data")
+        self.assertEqual(repr(lockstep.Error), "<class 'lockstep.Error'>")
+        self.assertIs(pickle.loads(pickle.dumps(lockstep.Error)), lockstep.Error)
 
     def test_the_rank_is_that_of_the_launcher(self):
         script = "import lockstep; s = lockstep.BatchSampler([1], cap=5); print(s.rank, s.world_size)"

@@ -476,7 +476,12 @@ if __name__ == "__main__":
         self.run_job("import lockstep\nnow = [10**9]\nlockstep.time.monotonic_ns = lambda: now[0]\nlockstep.begin_step()\n"
                      "for _ in range(8):\n    now[0] += 100 * 10**6\n    lockstep.end_step(tokens=5)\n")
         remedies = {rule["rule"]: rule["remedy"] for rule in self.report()["rules"]}
-        self.assertIn('(with lockstep.phase("optimizer")', remedies["no-phase"])
+        self.assertRegex(remedies["no-phase"], r'^Loop over lockstep.batches\(loader\), .*\(with lockstep.phase\("optimizer"\)')
+
+    def test_reads_count_from_the_first_call_on(self):
+        self.run_job("for _ in range(3000): open('/proc/self/stat').read()\nimport lockstep\nlockstep.begin_step()\n"
+                     "lockstep.end_step()\n")
+        self.assertLess(self.report()["ranks"][0]["read_calls"], 1000)
 
     def test_the_version_is_that_of_the_tools(self):
         version = subprocess.run([BIN / "lockstep-report", "--version"], check=True, stdout=subprocess.PIPE, text=True).stdout

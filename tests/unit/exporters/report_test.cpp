@@ -297,6 +297,7 @@ TEST_F(ReportTest, RestartsOfTheJobAreShownWithCauseTimeAndNodes) {
   EXPECT_NEAR(json["restarts"][0]["stop_seconds"], 2, 0.01);
   EXPECT_EQ(json["restarts"][0]["without"][0], "n2");
   EXPECT_TRUE(json["restarts"][1]["stop_seconds"].is_null());
+  EXPECT_EQ(json["started_unix"], 1e-9 * static_cast<double>(run.ranks[0].start_unix_ns));
   EXPECT_NEAR(json["goodput_job"], 0.95 * json["goodput"].get<double>(), 1e-3);
 
   write_file_atomically(file, first + "{\"start\":\n");

@@ -175,6 +175,25 @@ TEST(Verdict, BeginsTheReportWithTheRemedyOfEachPart) {
   EXPECT_EQ(json["step_ms_if_twice"].size(), 4);
 }
 
+TEST(Verdict, OfARunWithoutPhasesIsUnknown) {
+  const auto run_with = [](double data_wait) {
+    MadeUpRun made;
+    return made.make([=](RankStep& does, int, int) {
+      does.forward = does.backward = does.optimizer = 0;
+      does.data_wait = data_wait;
+      does.other = 80;
+    });
+  };
+  const report::Run run = run_with(1);
+  const auto lines = verdict_lines(run, diagnose(run));
+  EXPECT_THAT(lines.at(0), HasSubstr("bound by: unknown (time in no phase), 9"));
+  EXPECT_EQ(lines.back(), "goodput: unknown, because no phases of computing were recorded");
+  const auto json = verdict_json(run, diagnose(run));
+  for (const char* name : {"bound_by", "goodput", "goodput_job"}) EXPECT_TRUE(json[name].is_null()) << name;
+  const report::Run waiting = run_with(200);
+  EXPECT_EQ(verdict_json(waiting, diagnose(waiting))["bound_by"], "input");
+}
+
 TEST(Verdict, OfARunWithoutStepsIsNull) {
   MadeUpRun made;
   made.steps = 0;

@@ -3,6 +3,7 @@
 
 Usage: run_test.py build/release/bin/lockstep-run
 """
+import json
 import os
 import pathlib
 import socket
@@ -16,8 +17,9 @@ KILLED = "echo 'srun: error: n1: task 0: Killed' >&2; "
 # Srun: $FIRST is its first start, and what it does is in `said`. Later starts succeed.
 COMMANDS = {
     "srun": 'case "$*" in *lockstep-report*) echo "$*" >asked; eval "$OWN_TIMES"; exit ;; esac\n'
-            'n=$(cat starts 2>/dev/null || echo 0); echo $((n + 1)) >starts; [ "$n" = 0 ] || exit 0; eval "$FIRST"',
+            'n=$(cat starts 2>/dev/null || echo 0); echo $((n + 1)) >starts; echo "$LOCKSTEP_SIGNAL" >signal; [ "$n" = 0 ] || exit 0; eval "$FIRST"',
     "squeue": 'case "$*" in *" -s "*) eval "$STEPS" ;; *) echo "7 RUNNING $NODES" ;; esac',
+    "lockstep-report": 'echo "$PWD $LOCKSTEP_REPORT_DIR $*" >reported; eval "$REPORTED"',
     "scancel": 'echo "$*" >>scancelled',
     "scontrol": 'case "$*" in *hostnames*) for node in $NODES; do echo $node; done ;; *node*) eval "$SHOWN" ;; esac',
 }
@@ -39,7 +41,7 @@ class Restarts(unittest.TestCase):
     def run_job(self, *options, stderr=subprocess.PIPE, path=None, **variables):
         """The exit code and the messages of lockstep-run, on nodes n1 and n2 with a task each."""
         job = {"PATH": path or f"{self.path}:{os.environ['PATH']}", "SLURM_JOB_ID": "7", "NODES": "n1 n2", "SLURM_NTASKS": "2",
-               "FIRST": "exit 0", "STEPS": "exit 1", "SHOWN": "exit 1", "OWN_TIMES": ""}
+               "FIRST": "exit 0", "STEPS": "exit 1", "SHOWN": "exit 1", "OWN_TIMES": "", "REPORTED": ""}
         done = subprocess.run([sys.executable, RUN, "--pause", "0", *options, "./train"], env=job | variables, cwd=self.path,
                               stdout=subprocess.DEVNULL, stderr=stderr, timeout=60, check=False)
         return done.returncode, (done.stderr or b"").decode(errors="replace")
@@ -93,6 +95,37 @@ class Restarts(unittest.TestCase):
         self.assertIn(f"cannot write {self.path}/restarts-7.jsonl: No space left on device", messages)
         with open("/dev/full", "w") as full:
             self.assertEqual(self.run_job(FIRST=KILLED + "exit 137", stderr=full)[0], 0)
+
+    def test_the_next_start_gets_a_signal_that_came_between_two(self):
+        code, messages = self.run_job(FIRST=KILLED + "exit 137", SHOWN='kill -USR1 "$PPID"; exit 1')
+        self.assertEqual((code, self.text("starts"), self.text("signal")), (0, "2", "10"), messages)
+
+    def test_the_next_start_gets_a_signal_that_ended_the_ranks_while_they_started(self):
+        first = "trap 'echo \"srun: error: n1: task 0: User defined signal 1\" >&2; exit 138' USR1; kill -USR1 $PPID; while :; do sleep 0.05; done"
+        code, messages = self.run_job(FIRST=first)
+        self.assertEqual((code, self.text("starts"), self.text("signal")), (0, "2", "10"), messages)
+
+    def test_no_start_gets_a_signal_that_did_not_come(self):
+        code, messages = self.run_job(FIRST=KILLED + "exit 137", SHOWN='kill -CONT "$PPID"; exit 1')
+        self.assertEqual((code, self.text("starts"), self.text("signal")), (0, "2", ""), messages)
+
+    def ends(self):
+        return [line for line in map(json.loads, self.text("restarts-7.jsonl").splitlines()) if "end" in line]
+
+    def test_logs_the_steps_that_the_ranks_of_a_start_did(self):
+        report = """printf '{"started_unix":%s,"ranks":[{"steps":41},{"steps":42}]}' $(($(date +%s) + 1))"""
+        folder = str(self.path)
+        code, messages = self.run_job(FIRST=KILLED + "exit 137", REPORTED=report, LOCKSTEP_REPORT_DIR=folder)
+        self.assertEqual(code, 0, messages)
+        self.assertEqual([line["steps"] for line in self.ends()], [42, None], "nothing is lost of a start that succeeded")
+
+    def test_logs_no_steps_of_an_earlier_start_or_without_a_report(self):
+        earlier = """printf '{"started_unix":%s,"ranks":[{"steps":42}]}' $(($(date +%s) - 1))"""
+        for report in (earlier, "echo '{'", "exit 1"):
+            (self.path / "restarts-7.jsonl").write_text("")
+            (self.path / "starts").unlink(missing_ok=True)
+            code, messages = self.run_job(FIRST=KILLED + "exit 137", REPORTED=report, LOCKSTEP_REPORT_DIR=str(self.path))
+            self.assertEqual((code, [line["steps"] for line in self.ends()]), (0, [None, None]), messages)
 
     def test_says_that_srun_cannot_be_started(self):
         (self.path / "srun").unlink()

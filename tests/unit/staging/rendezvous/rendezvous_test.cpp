@@ -355,27 +355,78 @@ TEST(Rendezvous, ARoundWaitsOnlyForFinishedNodesThatStay) {
   EXPECT_TRUE(left.get().good);
 }
 
-TEST(Rendezvous, EachNodeLearnsItsOwnPartOfTheChainsAndItsNextPredecessor) {
-  Srun srun;
-  Rendezvous first(srun.address(), hello(0, 3), kIgnore);
-  Rendezvous second(srun.address(), hello(1, 3), kIgnore);
-  auto third = std::make_unique<Rendezvous>(srun.address(), hello(2, 3), kIgnore);
-  auto parts_of_second = std::async([&] { return second.chains("nn", 0); });
-  auto parts_of_third = std::async([&] { return third->chains("hh", 0); });
-  const std::vector<ChainPart> parts = first.chains("nn", 0);
-  ASSERT_EQ(parts.size(), 1U);
-  EXPECT_EQ(parts[0].predecessor->node, 2U);
-  EXPECT_EQ(parts_of_second.get().at(0).predecessor->node, 0U);
-  EXPECT_EQ(parts_of_third.get().at(0).place, 2U);
-  EXPECT_FALSE(first.is_lost(2));
-  third.reset();
-  while (!first.is_lost(2)) std::this_thread::yield();
-  const NextPredecessor next = first.pass_over(0, 0, 2);
-  EXPECT_EQ(next.predecessor->node, 1U);
-  EXPECT_THAT(next.without_holder, testing::ElementsAre(0U, 1U));
-  EXPECT_FALSE(second.is_lost(0));
-  first.pass_over(0, 0, 1);
-  EXPECT_TRUE(second.is_lost(1)) << "the first node has passed it over";
+/// Three nodes of a step that take part in the rounds of a ring.
+class RendezvousRing : public testing::Test {
+ protected:
+  RendezvousRing() {
+    for (std::uint32_t id = 0; id < 3; ++id) {
+      nodes_.push_back(std::make_unique<Rendezvous>(srun_.address(), hello(id, 3), kIgnore));
+      nodes_[id]->set_address({{"name", fmt::format("n{}", id + 1)},
+                               {"hosts", std::vector<std::string>{"127.0.0.1"}},
+                               {"port", 1000 + id}});
+    }
+  }
+  /// Calls a function on all nodes at once. Returns its results in the order of the nodes.
+  template <typename Call>
+  auto on_all(const Call& call) {
+    using Result = decltype(call(*nodes_[0], std::size_t{0}));
+    std::vector<std::future<Result>> calls;
+    for (std::size_t id = 0; id < nodes_.size(); ++id)
+      calls.push_back(std::async(std::launch::async, [&, id] { return call(*nodes_[id], id); }));
+    std::vector<Result> results;
+    for (auto& one : calls) results.push_back(one.get());
+    return results;
+  }
+  std::vector<RingPart> states(const std::vector<std::string>& states) {
+    return on_all([&](Rendezvous& node, std::size_t id) { return node.states(1, states[id]); });
+  }
+
+  Srun srun_;
+  std::vector<std::unique_ptr<Rendezvous>> nodes_;
+};
+
+TEST_F(RendezvousRing, EachNodeLearnsItsPlaceItsPredecessorAndWhatBecomesOfEachSource) {
+  const std::vector<RingPart> parts = states({"nnbhn", "nhhhs", "nnbhs"});
+  for (std::uint32_t id = 0; id < 3; ++id) {
+    EXPECT_EQ(parts[id].nodes, 3U);
+    EXPECT_EQ(parts[id].place, id);
+    EXPECT_EQ(parts[id].predecessor.node, (id + 2) % 3);
+    EXPECT_EQ(parts[id].predecessor.port, static_cast<int>(1000 + (id + 2) % 3));
+    EXPECT_THAT(parts[id].predecessor.hosts, ElementsAre("127.0.0.1"));
+    EXPECT_THAT(parts[id].sources, ElementsAre(SourcePart::read, SourcePart::held, SourcePart::busy,
+                                               SourcePart::none, SourcePart::unsure));
+  }
+}
+
+TEST_F(RendezvousRing, NodesWithOtherSourcesFailWithALine) {
+  const auto problems = on_all([](Rendezvous& node, std::size_t id) {
+    return message_of([&] { node.states(1, id == 1 ? "nn" : "n"); });
+  });
+  for (const std::string& problem : problems) EXPECT_THAT(problem, HasSubstr("different sources"));
+}
+
+TEST_F(RendezvousRing, ContentsDifferOnlyIfTwoNodesGotOtherBytes) {
+  const auto contents = [&](std::size_t number, const std::vector<std::string>& digests, bool lacks) {
+    return on_all([&](Rendezvous& node, std::size_t id) {
+      return node.contents(number, digests[id], lacks && id == 2);
+    });
+  };
+  for (const Contents& same : contents(1, {"a", "", "a"}, true)) {
+    EXPECT_TRUE(same.equal);
+    EXPECT_TRUE(same.again);
+  }
+  for (const Contents& other : contents(2, {"a", "", "b"}, false)) {
+    EXPECT_FALSE(other.equal);
+    EXPECT_FALSE(other.again);
+  }
+}
+
+TEST_F(RendezvousRing, OnlyTheSuccessorLearnsThatANodeHasLeft) {
+  states({"n", "n", "n"});
+  EXPECT_FALSE(nodes_[0]->has_left(2));
+  nodes_[2].reset();
+  while (!nodes_[0]->has_left(2)) std::this_thread::yield();
+  EXPECT_FALSE(nodes_[1]->has_left(2));
 }
 
 TEST(Rendezvous, ComponentsOfAStepOrOfAHeterogeneousJobAgreeSeparately) {

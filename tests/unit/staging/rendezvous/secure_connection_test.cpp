@@ -127,6 +127,26 @@ TEST(SecureConnection, OneThreadSendsWhileAnotherReceives) {
   }
 }
 
+TEST(SecureConnection, RenewsItsKeysAfterSoManyBytes) {
+  Connected two;
+  two.client.renew_keys_after(100'000);
+  std::string bytes(1'000'000, ' ');
+  for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<char>(i * 31 % 251);
+  auto sending = std::async(std::launch::async,
+                            [&] { two.client.send_all(std::as_bytes(std::span(bytes)), kDeadline); });
+  std::string got(bytes.size(), ' ');
+  for (std::span<char> rest = got; !rest.empty();) {
+    const std::size_t count = two.server.receive(std::as_writable_bytes(rest));
+    rest = rest.subspan(count);
+    if (count == 0) {
+      ASSERT_TRUE(two.server.wait(POLLIN, kDeadline));
+    }
+  }
+  sending.get();
+  EXPECT_EQ(got, bytes);
+  EXPECT_GE(two.client.key_renewals(), 5);
+}
+
 TEST(SecureConnection, OnlyTheTwoEndsKnowTheExporter) {
   Connected two;
   EXPECT_EQ(two.client.exporter().size(), 64U);

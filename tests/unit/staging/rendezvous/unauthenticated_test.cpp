@@ -80,16 +80,17 @@ TEST(Rendezvous, AnAttackerDoesNotKeepTheNodesOfALargeStepOut) {
   std::vector<std::future<void>> joining;
   for (int i = 0; i < 8; ++i) {
     joining.push_back(std::async(std::launch::async, [&] {
-      for (std::uint32_t id = next++; id < kNodes; id = next++) {
+      for (std::uint32_t id = next++; id < kNodes; id = next++)
         nodes[id] = std::make_unique<Rendezvous>(srun.address(), hello(id, kNodes), kIgnore);
-        nodes[id]->is_lost(id);  // srun answers only nodes that have joined
-      }
     }));
   }
   for (std::future<void>& one : joining) one.get();
+  std::vector<std::future<Verdict>> ends;
+  for (const auto& node : nodes)
+    ends.push_back(std::async(std::launch::async, [&] { return node->agree({}); }));
+  for (std::future<Verdict>& end : ends) EXPECT_TRUE(end.get().good);
   EXPECT_THAT(srun.lines(), IsEmpty());
   while (attacker.dropped() == 0) std::this_thread::yield();
-  for (const auto& node : nodes) node->leave();
 }
 
 TEST(Rendezvous, ANodeThatFindsNoRoomConnectsAgain) {

@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "common/files.h"
-#include "common/sockets.h"
+#include "common/leaf/port.h"
 
 namespace lockstep::transfer {
 
@@ -28,7 +28,7 @@ void see_instead(const fs::path& place, const fs::path& other) {
 
 void NodesTest::start(int count, const fs::path& source, std::map<int, NodeChange> changes) {
   int port = 0;
-  { const UniqueFd free_now = listen_on(0, 0, port); }
+  port_ = bind_port(0, 0, true, port);
   NodesOptions nodes;
   nodes.wait_seconds = wait_seconds_;
   nodes.peer_timeouts = peer_timeouts_;
@@ -87,7 +87,9 @@ void NodesTest::wait_until_stopped(int node) const {
   const pid_t supervisor = running_[static_cast<std::size_t>(node)];
   int status = 0;
   ASSERT_EQ(::waitpid(supervisor, &status, WUNTRACED), supervisor);
-  ASSERT_TRUE(WIFSTOPPED(status));
+  const fs::path out = folder_ / fmt::format("out.{}", node);
+  ASSERT_TRUE(WIFSTOPPED(status)) << "it has ended: "
+                                  << (fs::exists(out) ? read_text_file(out) : std::to_string(status));
 }
 
 void NodesTest::resume(int node) const {
@@ -98,7 +100,7 @@ void NodesTest::resume(int node) const {
 
 void NodesTest::start_until_the_last_stops(const fs::path& pack) {
   SourceReads stops(pack, [](const SourceRead& read) {
-    if (read.n == 6) stop_this_node();
+    if (read.of_shards == 1) stop_this_node();
   });
   start(3, pack, {{2, {.system = &stops}}});
   wait_until_stopped(2);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "common/file_system.h"
+#include "common/files.h"
 #include "staging/transfer/put_nodes.h"
 #include "tests/unit/staging/staging_world.h"
 #include "tests/unit/staging/transfer/source_reads.h"
@@ -55,7 +56,7 @@ class NodesTest : public staging_test::StagingTest {
   /// Waits until a node has stopped itself.
   void wait_until_stopped(int node) const;
   void resume(int node) const;
-  /// Starts three nodes and waits until the last has stopped itself at one of its reads.
+  /// Starts three nodes and waits until the last has stopped itself at its first read of data.
   void start_until_the_last_stops(const std::filesystem::path& pack);
   std::vector<NodeEnd> finish(std::chrono::seconds limit = std::chrono::seconds(90));
   std::vector<NodeEnd> put_on(int count, const std::filesystem::path& source,
@@ -69,9 +70,13 @@ class NodesTest : public staging_test::StagingTest {
   std::uint64_t expect_good(const std::vector<NodeEnd>& ends, const std::filesystem::path& source) const;
 
   std::vector<pid_t> running_;
+  UniqueFd port_;          ///< keeps the first node's port free until that node listens
   std::size_t lanes_ = 0;  ///< as PutSizes::lanes
   int wait_seconds_ = 20;
-  PeerTimeouts peer_timeouts_{.silence = std::chrono::seconds(2), .chunk = std::chrono::seconds(4)};
+  PeerTimeouts peer_timeouts_{.quiet = std::chrono::seconds(1),
+                              .retry = std::chrono::milliseconds(200),
+                              .lost = std::chrono::seconds(4),
+                              .stalled = std::chrono::seconds(4)};
   std::chrono::milliseconds source_patience_{0};
 };
 

@@ -20,7 +20,7 @@
 #include <cstring>
 #include <optional>
 
-#include "common/sockets.h"
+#include "common/leaf/port.h"
 #include "staging/transfer/put.h"
 #include "staging/transfer/put_nodes.h"
 #include "staging/transfer/supervisor.h"
@@ -167,7 +167,8 @@ class SourceCalls : public staging_test::StagingTest {
   static NodesOptions two_nodes() {
     NodesOptions nodes;
     int port = 0;
-    { const UniqueFd free_now = listen_on(0, 0, port); }
+    // Other runs must not get the port before the first node listens, so this process holds it until it ends.
+    (void)bind_port(0, 0, true, port).release();
     nodes.nodes = {fmt::format("127.0.0.1:{}", port), "127.0.0.1:0"};
     nodes.key = "secret";
     return nodes;
@@ -201,6 +202,7 @@ class SourceCalls : public staging_test::StagingTest {
         put({source}, options);
       }
     } catch (const std::exception& error) {
+      fmt::print(stderr, "{}\n", error.what());
       ::_exit(1);
     }
     ::_exit(0);

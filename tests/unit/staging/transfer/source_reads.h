@@ -13,6 +13,9 @@ namespace lockstep::transfer {
 
 struct SourceRead {
   int n = 0;  ///< from 1
+  /// The same of the reads of shards; 0 for other files. Every node that copies reads at least one chunk. A slow one may read
+  /// no more: the others take over the rest.
+  int of_shards = 0;
   std::filesystem::path file;
   std::uint64_t offset = 0;
 };
@@ -33,6 +36,7 @@ class SourceReads : public FileSystem {
   Before before_;
   After after_;
   std::atomic<int> reads_ = 0;
+  std::atomic<int> shard_reads_ = 0;
 };
 
 }  // namespace lockstep::transfer

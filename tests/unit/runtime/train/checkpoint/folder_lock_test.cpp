@@ -17,13 +17,18 @@
 #include "common/error.h"
 #include "common/files.h"
 #include "tests/unit/exporters/temporary_folder.h"
+#include "tests/unit/staging/watched_file_system.h"
 
 namespace lockstep::checkpoint {
 namespace {
 
 using namespace std::chrono_literals;
+using staging_test::KilledAt;
+using staging_test::WatchedFileSystem;
 using ::testing::AllOf;
+using ::testing::AnyOf;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using ::testing::ThrowsMessage;
 
 class FolderLocks : public ::testing::Test {
@@ -55,6 +60,31 @@ class FolderLocks : public ::testing::Test {
   void TearDown() override { ::setenv("PATH", path_.c_str(), 1); }
   std::unique_ptr<FolderLock> take(const LockHolder& mine, FolderLockOptions options = {}) const {
     return std::make_unique<FolderLock>(FileSystem::real(), folder_.path(), mine, std::move(options));
+  }
+  /// A holder on this node whose process has ended.
+  void leave_dead_lock(const std::string& run) const {
+    LockHolder dead = holder("12", run);
+    ++dead.began;
+    leave_lock(dead);
+  }
+  std::unique_ptr<FolderLock> take_through(FileSystem& system, const LockHolder& mine) const {
+    FolderLockOptions options;
+    options.grace = 0ms;
+    return std::make_unique<FolderLock>(system, folder_.path(), mine, options);
+  }
+  /// nullptr if it does not get the lock at once.
+  std::unique_ptr<FolderLock> try_take(FileSystem& system, const LockHolder& mine) const {
+    try {
+      return take_through(system, mine);
+    } catch (const Error&) {
+      return nullptr;
+    }
+  }
+  std::vector<std::string> left() const {
+    std::vector<std::string> names;
+    for (const auto& entry : std::filesystem::directory_iterator(folder_.path()))
+      names.push_back(entry.path().filename().string());
+    return names;
   }
   bool locked() const { return std::filesystem::exists(folder_ / ".lock"); }
 
@@ -130,6 +160,64 @@ TEST_F(FolderLocks, OfProcessesThatAskTogetherOneHasTheLock) {
   EXPECT_FALSE(locked());
   for (const auto& entry : std::filesystem::directory_iterator(folder_.path()))
     EXPECT_FALSE(entry.path().filename().string().starts_with(".lock")) << entry.path();
+}
+
+// The second one finds the same dead holder. At each of its calls the first one takes the lock over, and at each later
+// call a third one tries.
+TEST_F(FolderLocks, OfProcessesThatFindTheSameDeadHolderOneHasTheLock) {
+  bool more = true;
+  int taken_over = 0;
+  for (int first_at = 1; more; ++first_at) {
+    more = false;
+    for (int third_at = first_at; third_at <= first_at + 20; ++third_at) {
+      leave_dead_lock("dead");
+      std::unique_ptr<FolderLock> first;
+      std::unique_ptr<FolderLock> third;
+      WatchedFileSystem second_system(
+          [&](int call, const FileCall&) {
+            if (call == first_at) first = try_take(FileSystem::real(), holder("13", "first"));
+            if (call == third_at) third = try_take(FileSystem::real(), holder("14", "third"));
+            return 0;
+          },
+          true);
+      const auto second = try_take(second_system, holder("15", "second"));
+      more = more || second_system.calls() >= first_at;
+      taken_over += first ? 1 : 0;
+      int have_it = 0;
+      for (const auto* lock : {first.get(), second.get(), third.get()}) {
+        if (lock == nullptr) continue;
+        ++have_it;
+        EXPECT_FALSE(lock->lost()) << "first at " << first_at << ", third at " << third_at;
+      }
+      EXPECT_EQ(have_it, 1) << "first at " << first_at << ", third at " << third_at;
+    }
+  }
+  EXPECT_GT(taken_over, 0);
+  EXPECT_THAT(left(), IsEmpty());
+}
+
+TEST_F(FolderLocks, AProcessThatIsKilledWhileItTakesTheLockOverDoesNotKeepIt) {
+  const auto starts_to_take = [&](int kill_at) {
+    leave_dead_lock("dead");
+    const pid_t child = ::fork();
+    if (child == 0) {
+      KilledAt system(kill_at, true);
+      const auto lock = take_through(system, holder("13", "killed"));
+      ::_exit(0);
+    }
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    return WIFSIGNALED(status);
+  };
+  int at_the_second_lock = 0;
+  for (int kill_at = 1; starts_to_take(kill_at); ++kill_at) {
+    at_the_second_lock += std::filesystem::exists(folder_ / ".lock.next") ? 1 : 0;
+    EXPECT_THAT(take_through(FileSystem::real(), holder("14", "b"))->dead_run(), AnyOf("dead", "killed"));
+    EXPECT_FALSE(std::filesystem::exists(folder_ / ".lock.next")) << kill_at;
+    std::filesystem::remove(folder_ / ".lock.killed");  // of one that was killed before it had the lock
+    EXPECT_THAT(left(), IsEmpty()) << kill_at;
+  }
+  EXPECT_GT(at_the_second_lock, 0);
 }
 
 TEST_F(FolderLocks, AHolderOnAnotherNodeIsDeadWhenSlurmNoLongerKnowsItsStep) {

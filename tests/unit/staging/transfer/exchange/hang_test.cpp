@@ -44,7 +44,7 @@ INSTANTIATE_TEST_SUITE_P(Lanes, ExchangeHangLanes, kLanes);
 TEST_P(ExchangeHangLanes, NodeWhoseReadHangsFailsAllAndIsNamed) {
   const fs::path pack = make_large_pack("p", 300);
   SourceReads hangs(pack, [](const SourceRead& read) {
-    if (read.n == 6) hang();
+    if (read.of_shards == 1) hang();
   });
   const auto begin = steady_clock::now();
   const auto ends = put_on(3, pack, {{1, {.system = &hangs}}});
@@ -105,7 +105,7 @@ TEST_F(ExchangeHang, NoTimePassesForAStoppedProcess) {
   peer_timeouts_ = {};  // so that the other node does not give it up meanwhile
   const fs::path pack = make_large_pack("p", 100);
   SourceReads stops(pack, [](const SourceRead& read) {
-    if (read.n != 6) return;
+    if (read.of_shards != 1) return;
     stop_this_node();
     std::this_thread::sleep_for(milliseconds(300));  // the read goes on for a moment
   });

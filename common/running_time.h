@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <chrono>
 
-namespace lockstep::transfer {
+namespace lockstep {
 
 /// Measures time in which this process runs. A long gap between two calls means that it was stopped, as in a suspended
 /// job: at most one second of it counts.
@@ -25,4 +25,4 @@ class RunningTime {
   std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
 };
 
-}  // namespace lockstep::transfer
+}  // namespace lockstep

@@ -1,0 +1,328 @@
+#include "staging/transfer/exchange/ring_client.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <ctime>
+#include <utility>
+
+#include "common/clock.h"
+#include "common/error.h"
+
+namespace lockstep::transfer {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::nanoseconds;
+
+constexpr std::size_t kNumbersInLine = 256;  // a line has 8,192 bytes
+constexpr milliseconds kLaneRate{250};       // how long the first connection is measured
+constexpr const char* kLeft = "it has left the step";
+
+/// The predecessor is lost: no other try makes sense.
+class PeerGone : public PeerError {
+ public:
+  using PeerError::PeerError;
+};
+
+void send_numbers(PeerLink& link, const std::string& line, const std::vector<std::size_t>& numbers) {
+  for (std::size_t at = 0; at < numbers.size(); at += kNumbersInLine) {
+    const auto part = std::span(numbers).subspan(at, std::min(kNumbersInLine, numbers.size() - at));
+    link.send(fmt::format("{} {}", line, fmt::join(part, " ")));
+  }
+}
+
+nanoseconds thread_cpu_time() {
+  timespec time{};
+  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return std::chrono::seconds(time.tv_sec) + nanoseconds(time.tv_nsec);
+}
+
+}  // namespace
+
+RingClient::RingClient(Ring& ring, Options options)
+    : ring_(ring), options_(std::move(options)), watch_(options_.timeouts), lanes_(options_.lanes) {
+}
+
+void RingClient::get_lists() {
+  follow();
+}
+
+void RingClient::get_chunks() {
+  chunks_ = true;
+  if (lost_) ring_.predecessor_lost();
+  time_.tick();  // what happened in between was this node's work
+  watch_ = PeerWatch(options_.timeouts);
+  follow();
+  stop();
+}
+
+void RingClient::stop() {
+  lanes_ = options_.max_lanes;
+  lanes_.notify_all();
+}
+
+bool RingClient::done() {
+  return chunks_ ? ring_.finished() : ring_.wanted_lists().empty();
+}
+
+void RingClient::follow() {
+  while (!done() && !lost_ && options_.connect) {
+    if (const std::string why = try_once(); !why.empty()) lose(why);
+  }
+}
+
+void RingClient::lose(const std::string& why) {
+  lost_ = true;
+  // The node itself, or the plugin there, says why it has left.
+  if (why != kLeft) {
+    options_.note(
+        fmt::format("gave up on {} ({}); what it had not sent is read from the source", options_.name, why));
+  }
+  ring_.predecessor_lost();
+}
+
+// Connects and receives until the connection ends. Returns why the predecessor is lost, or "".
+std::string RingClient::try_once() {
+  const bool left = options_.has_left();
+  switch (watch_.tick(time_.tick())) {
+    case PeerWatch::Next::silent:
+      return why_.empty() ? "no answer" : why_;
+    case PeerWatch::Next::sends_none:
+      return "it has chunks and sends none";
+    case PeerWatch::Next::wait:
+    case PeerWatch::Next::retry:
+      if (left) return kLeft;
+      ring_.wait_for_end(options_.timeouts.look);
+      return "";
+    case PeerWatch::Next::connect:
+      break;
+  }
+  if (left) return kLeft;
+  watch_.tries();
+  bool connected = false;
+  try {
+    const std::unique_ptr<PeerLink> link = options_.connect();
+    connected = true;
+    watch_.connected();
+    time_.tick();
+    talk(*link);
+    return "";
+  } catch (const PeerLost& broken) {
+    why_ = broken.what();
+    // One that listens and does not answer: the handshake has waited for it.
+    if (!connected && dynamic_cast<const PeerSilent*>(&broken) != nullptr) {
+      time_.tick();
+      watch_.tick(options_.timeouts.quiet);
+    }
+  } catch (const PeerError& error) {
+    return error.what();
+  }
+  watch_.broken();
+  return "";
+}
+
+void RingClient::subscribe(PeerLink& link) {
+  ++generation_;
+  idle_ = false;
+  {
+    const std::lock_guard lock(damaged_mutex_);
+    damaged_.clear();
+    not_noted_ = 0;
+  }
+  if (!chunks_)
+    return link.send(fmt::format("lists {} {} {}", options_.number, generation_.load(),
+                                 fmt::join(ring_.wanted_lists(), " ")));
+  const std::vector<std::byte> wanted = ring_.node()->wanted();
+  link.send(fmt::format("want {} {} {}", options_.number, generation_.load(), wanted.size()), wanted);
+  wall_begin_ = nanoseconds(monotonic_ns());
+  cpu_begin_ = thread_cpu_time();
+  lanes_.notify_all();
+}
+
+void RingClient::talk(PeerLink& link) {
+  subscribe(link);
+  while (!done() || not_noted_ > 0) {
+    if (chunks_) {
+      send_changes(link);
+      if (ring_.node()->all_begun() && not_noted_ == 0) {
+        ring_.wait_for_end(options_.timeouts.look);
+        time_.tick();
+        watch_.heard();
+        continue;
+      }
+    }
+    if (const std::optional<std::string> line = link.receive(options_.timeouts.look)) {
+      take_line(link, *line, true);
+      time_.tick();  // waiting for this node's disk is not the predecessor's silence
+    } else {
+      check_time();
+    }
+    if (broken_ == generation_) throw PeerLost("another connection to it broke");
+  }
+}
+
+void RingClient::check_time() {
+  if (options_.has_left()) throw PeerGone(kLeft);
+  if (heard_.exchange(false)) heard(true);
+  const PeerWatch::Next next = watch_.tick(time_.tick());
+  if (next == PeerWatch::Next::sends_none) throw PeerGone("it has chunks and sends none");
+  if (next != PeerWatch::Next::wait) throw PeerSilent("no answer");
+}
+
+void RingClient::heard(bool progress) {
+  watch_.heard();
+  if (progress) watch_.progressed();
+}
+
+// While the bytes after a line arrive.
+void RingClient::looked(bool came, bool first, std::uint64_t generation) {
+  if (ring_.finished()) throw PeerLost("this node has ended");
+  if (!first) {
+    // A chunk that nobody waits for any longer must not stay begun.
+    if (lost_ || generation != generation_) throw PeerLost("another connection to it broke");
+    if (came) heard_ = true;
+    return;
+  }
+  if (came) heard(false);
+  check_time();
+}
+
+void RingClient::send_changes(PeerLink& link) {
+  std::vector<std::size_t> damaged;
+  {
+    const std::lock_guard lock(damaged_mutex_);
+    damaged.swap(damaged_);
+  }
+  for (const std::size_t chunk : damaged) link.send(fmt::format("damaged {} {}", options_.number, chunk));
+  const std::vector<std::size_t> cancelled = ring_.node()->take_cancelled();
+  send_numbers(link, fmt::format("cancel {}", options_.number), cancelled);
+  if (!std::exchange(idle_, false)) return;
+  const std::vector<std::size_t> handed_over = ring_.node()->hand_over();
+  send_numbers(link, fmt::format("read {}", options_.number), handed_over);
+}
+
+void RingClient::take_line(PeerLink& link, const std::string& line, bool first) {
+  const std::vector<std::string> words = words_of(line);
+  if (words.size() < 2) throw PeerError("unexpected message");
+  if (parse_number(words[1]) != options_.number) throw PeerError("unexpected message");
+  if (first) heard(false);
+  if (words[0] == "alive" && words.size() == 4) {
+    if (!first) return;
+    watch_.has(parse_number(words[2]));
+    idle_ = parse_number(words[3]) != 0;
+  } else if (words[0] == "noted" && words.size() == 2) {
+    if (not_noted_ > 0) --not_noted_;
+  } else if (words[0] == "gone" && words.size() == 2) {
+    throw PeerGone("it has no room for a copy of its own");
+  } else if (!chunks_ && words[0] == "list" && words.size() == 6) {
+    take_list(link, words, first);
+  } else if (chunks_ && words[0] == "chunk" && words.size() == 7) {
+    take_chunk(link, words, first);
+  } else if (chunks_ && words[0] == "lacks" && words.size() == 3) {
+    const std::size_t chunk = parse_number(words[2]);
+    if (chunk >= ring_.node()->size()) throw PeerError("its chunk does not exist");
+    ring_.node()->predecessor_lacks(chunk);
+    saw_damage_ = true;
+  } else {
+    throw PeerError("unexpected message");
+  }
+}
+
+void RingClient::take_list(PeerLink& link, const std::vector<std::string>& words, bool first) {
+  constexpr std::uint64_t kMaxListBytes = std::uint64_t{8} << 30U;
+  const std::uint64_t total = parse_number(words[4]);
+  const std::uint64_t bytes = parse_number(words[5]);
+  if (bytes > ListRelay::kPiece || total > kMaxListBytes)
+    throw PeerError("it sends a list that was not asked for");
+  std::vector<std::byte> piece(bytes);
+  link.receive_bytes(piece, [&](bool came) { looked(came, first, generation_); });
+  if (!ring_.list_arrived(parse_number(words[2]), parse_number(words[3]), total, piece))
+    throw PeerError("it sends a list that was not asked for");
+  watch_.progressed();
+}
+
+void RingClient::take_chunk(PeerLink& link, const std::vector<std::string>& words, bool first) {
+  const std::size_t chunk = parse_number(words[2]);
+  const auto origin = static_cast<std::uint32_t>(parse_number(words[3]));
+  const std::uint64_t bytes = parse_number(words[5]);
+  if (chunk >= ring_.node()->size()) throw PeerError("its chunk does not exist");
+  if (bytes != ring_.bytes(chunk)) throw PeerError("its chunk has another size");
+  if (first) idle_ = parse_number(words[4]) != 0;
+  ChunkBuffers::Buffer data = options_.buffer(static_cast<std::uint32_t>(bytes));
+  if (first) time_.tick();  // a full disk of this node
+  const std::uint64_t generation = generation_;
+  const bool wanted = ring_.node()->begin_receiving(chunk);
+  if (first) watch_.has(1);
+  pack::Digest digest;
+  try {
+    link.receive_bytes(data.bytes(), [&](bool came) { looked(came, first, generation); });
+    digest = pack::digest_of(data.bytes());
+  } catch (...) {
+    if (wanted) ring_.node()->not_received(chunk);
+    // A connection made in between did not ask for it, because it was arriving.
+    if (wanted && !first) broken_ = generation_.load();
+    throw;
+  }
+  if (first) {
+    watch_.progressed();
+    add_lane_if_slow();
+  }
+  if (!wanted) return;
+  if (pack::to_hex(digest) != words[6]) {
+    options_.note(fmt::format("a chunk arrived damaged from {} and is read from the source", options_.name));
+    {
+      const std::lock_guard lock(damaged_mutex_);
+      damaged_.push_back(chunk);
+      ++not_noted_;
+    }
+    saw_damage_ = true;
+    ring_.node()->arrived_damaged(chunk);
+    return;
+  }
+  CheckedChunk checked{chunk, std::make_shared<const ChunkBuffers::Buffer>(std::move(data)), digest, origin};
+  options_.count(checked);
+  ring_.arrived(std::move(checked));
+}
+
+// One connection decrypts about 1 GB/s on one core. A thread that is busy nearly all the time is the limit.
+void RingClient::add_lane_if_slow() {
+  const nanoseconds wall = nanoseconds(monotonic_ns()) - wall_begin_;
+  if (wall < kLaneRate || lanes_ >= options_.max_lanes) return;
+  const nanoseconds cpu = thread_cpu_time() - cpu_begin_;
+  if (4 * cpu > 3 * wall) {
+    ++lanes_;
+    lanes_.notify_all();
+  }
+  wall_begin_ += wall;
+  cpu_begin_ += cpu;
+}
+
+void RingClient::get_chunks_too(std::size_t lane) {
+  for (std::size_t now = lanes_; now <= lane && now < options_.max_lanes; now = lanes_) lanes_.wait(now);
+  while (!done() && !lost_) {
+    const std::uint64_t generation = generation_;
+    if (generation == 0 || broken_ == generation) {
+      ring_.wait_for_end(options_.timeouts.look);
+      continue;
+    }
+    std::unique_ptr<PeerLink> link;
+    try {
+      link = options_.connect();
+    } catch (const PeerError&) {
+      return;  // the first connection gets all chunks
+    }
+    try {
+      link->send(fmt::format("lane {} {}", options_.number, generation));
+      while (!done() && generation == generation_) {
+        if (const std::optional<std::string> line = link->receive(options_.timeouts.look))
+          take_line(*link, *line, false);
+      }
+    } catch (const PeerError&) {
+      // Chunks that were on the way are lost: the first connection asks again.
+      if (generation == generation_) broken_ = generation;
+    }
+  }
+}
+
+}  // namespace lockstep::transfer

@@ -1,0 +1,96 @@
+// Takes all that a node lacks from its predecessor in a ring (exchange.h): first the lists of files, then the chunks.
+//
+// A connection that breaks is made again. The predecessor is lost if it sends nothing for some time (peer_watch.h), if srun
+// says that it has left, if it has left the ring, refuses this node or breaks the protocol. Then this node reads what it lacks
+// from the source. Time in which this process is stopped does not count.
+//
+// Threads: one calls get_lists() and then get_chunks(); others may call get_chunks_too() meanwhile.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "common/running_time.h"
+#include "staging/pack/digest.h"
+#include "staging/transfer/copy/chunk_buffers.h"
+#include "staging/transfer/exchange/peer_link.h"
+#include "staging/transfer/exchange/peer_watch.h"
+#include "staging/transfer/exchange/ring.h"
+
+namespace lockstep::transfer {
+
+class RingClient {
+ public:
+  struct Options {
+    std::size_t number = 0;  ///< of the ring
+    PeerTimeouts timeouts{};
+    std::string name;  ///< of the predecessor, for messages
+    /// Empty if this node is alone.
+    std::function<std::unique_ptr<PeerLink>()> connect;
+    /// Whether srun says that the predecessor has left. Throws Error if the step has failed.
+    std::function<bool()> has_left;
+    std::function<ChunkBuffers::Buffer(std::uint32_t bytes)> buffer;
+    /// Takes note of a chunk that arrived, before Ring::arrived().
+    std::function<void(const CheckedChunk&)> count;
+    /// Takes a line for the user.
+    std::function<void(const std::string&)> note;
+    /// Connections for chunks: at most, and from the start.
+    std::size_t max_lanes = 1;
+    std::size_t lanes = 1;
+  };
+
+  /// `ring` must outlive this object.
+  RingClient(Ring& ring, Options options);
+
+  /// Returns when all lists are here, or when this node must make those that are missing.
+  void get_lists();
+  /// Then, after Ring::begin_chunks(): returns when no chunk is expected from the predecessor any longer.
+  void get_chunks();
+  /// Receives chunks on another connection, number `lane` from 1 on, if one connection is not fast enough; returns as
+  /// get_chunks() does.
+  void get_chunks_too(std::size_t lane);
+  /// Whether the predecessor could not send what it should have, or sent damaged chunks.
+  bool saw_damage() const { return saw_damage_; }
+  /// Lets the other threads return.
+  void stop();
+
+ private:
+  bool done();
+  void follow();
+  std::string try_once();
+  void lose(const std::string& why);
+  void talk(PeerLink& link);
+  void subscribe(PeerLink& link);
+  void send_changes(PeerLink& link);
+  void check_time();
+  void heard(bool progress);
+  void take_line(PeerLink& link, const std::string& line, bool first);
+  void take_list(PeerLink& link, const std::vector<std::string>& words, bool first);
+  void take_chunk(PeerLink& link, const std::vector<std::string>& words, bool first);
+  void looked(bool came, bool first, std::uint64_t generation);
+  void add_lane_if_slow();
+
+  Ring& ring_;
+  Options options_;
+  bool chunks_ = false;  // the lists are here
+  bool idle_ = false;    // the predecessor can help
+  std::atomic<bool> lost_ = false;
+  std::string why_;  // the last connection broke
+  PeerWatch watch_;
+  RunningTime time_;
+  std::atomic<std::uint64_t> generation_ = 0;  // of the connections
+  std::atomic<std::uint64_t> broken_ = 0;      // the last generation that lost a further connection
+  std::atomic<std::size_t> lanes_;
+  std::atomic<bool> heard_ = false;  // on a further connection
+  std::mutex damaged_mutex_;
+  std::vector<std::size_t> damaged_;
+  std::atomic<std::size_t> not_noted_ = 0;  // reports of damage
+  std::atomic<bool> saw_damage_ = false;
+  std::chrono::nanoseconds wall_begin_{0}, cpu_begin_{0};
+};
+
+}  // namespace lockstep::transfer
