@@ -126,12 +126,12 @@ function(lockstep_install_template template destination)
 endfunction()
 
 # lockstep_test(pack_test SOURCES x_test.cpp ... LINK lockstep::pack ... [LABELS unit] [RANKS 1 2 3]
-#               [TIMEOUT 120] [ENVIRONMENT A=B ...] [SERIAL])
+#               [TIMEOUT 120] [PROCESSORS 1] [ENVIRONMENT A=B ...] [SERIAL])
 # makes a GoogleTest program. Without RANKS each TEST is one ctest case. With RANKS the whole program is one ctest case
-# for each number of ranks, under mpirun; 4/2 means 4 ranks on simulated nodes of 2 ranks each. SERIAL, without RANKS:
-# no other test runs at the same time.
+# for each number of ranks, under mpirun; 4/2 means 4 ranks on simulated nodes of 2 ranks each. Without RANKS, SERIAL means
+# that no other test runs at the same time, and PROCESSORS how many processors a case counts for.
 function(lockstep_test name)
-  cmake_parse_arguments(arg "SERIAL" "TIMEOUT" "SOURCES;LINK;LABELS;RANKS;ENVIRONMENT" ${ARGN})
+  cmake_parse_arguments(arg "SERIAL" "TIMEOUT;PROCESSORS" "SOURCES;LINK;LABELS;RANKS;ENVIRONMENT" ${ARGN})
   if(NOT LOCKSTEP_BUILD_TESTS)
     return()
   endif()
@@ -140,6 +140,9 @@ function(lockstep_test name)
   endif()
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 120)
+  endif()
+  if(NOT arg_PROCESSORS)
+    set(arg_PROCESSORS 1)
   endif()
   if(LOCKSTEP_SANITIZE)
     math(EXPR arg_TIMEOUT "5 * ${arg_TIMEOUT}")
@@ -172,7 +175,8 @@ function(lockstep_test name)
     endforeach()
   else()
     gtest_discover_tests(${name} TEST_PREFIX ${name}. DISCOVERY_TIMEOUT 60
-      PROPERTIES LABELS "${arg_LABELS}" TIMEOUT ${arg_TIMEOUT} ENVIRONMENT "${arg_ENVIRONMENT}" RUN_SERIAL ${arg_SERIAL})
+      PROPERTIES LABELS "${arg_LABELS}" TIMEOUT ${arg_TIMEOUT} PROCESSORS ${arg_PROCESSORS}
+      ENVIRONMENT "${arg_ENVIRONMENT}" RUN_SERIAL ${arg_SERIAL})
   endif()
 endfunction()
 

@@ -259,12 +259,12 @@ TEST(Job, EndsAtOnceWhenARankTwoLevelsBelowRankZeroIsKilled) {
 }
 
 TEST(Job, EndsAfterTheTimeoutWhenARankIsStopped) {
-  const Job job = run("stopped", "3", "3");
-  expect_to_have_ended(job, 3 + 5);
+  const Job job = run("stopped", "3", "6");
+  expect_to_have_ended(job, 6 + 5);
   EXPECT_THAT(
       verdict(job),
       ContainsRegex("lockstep: rank [01] on " + host_name() +
-                    ": all_reduce of bucket 7 \\(4 bytes\\) did not end within 3 s \\(LOCKSTEP_TIMEOUT\\): "
+                    ": all_reduce of bucket 7 \\(4 bytes\\) did not end within 6 s \\(LOCKSTEP_TIMEOUT\\): "
                     "rank 2 on " +
                     host_name() +
                     " does not answer \\(stopped or cut off\\?\\); "
@@ -273,10 +273,10 @@ TEST(Job, EndsAfterTheTimeoutWhenARankIsStopped) {
 }
 
 TEST(Job, EndsAfterTheTimeoutWhenRankZeroIsStopped) {
-  const Job job = run("stopped", "3", "3", "0");
-  expect_to_have_ended(job, 3 + 5);
+  const Job job = run("stopped", "3", "6", "0");
+  expect_to_have_ended(job, 6 + 5);
   EXPECT_THAT(verdict(job), ContainsRegex("rank [12] on .*: all_reduce of bucket 7 \\(4 bytes\\) did not "
-                                          "end within 3 s \\(LOCKSTEP_TIMEOUT\\): rank 0 on .* does not "
+                                          "end within 6 s \\(LOCKSTEP_TIMEOUT\\): rank 0 on .* does not "
                                           "answer"));
 }
 
@@ -289,8 +289,8 @@ TEST(Job, EndsAfterTheTimeoutWhenARankDoesNotStartAndSaysThatItIsMpiInit) {
 }
 
 TEST(Job, EndsAfterTheTimeoutWhenARankIsBusy) {
-  const Job job = run("busy", "3", "3");
-  expect_to_have_ended(job, 3 + 5);
+  const Job job = run("busy", "3", "6");
+  expect_to_have_ended(job, 6 + 5);
   EXPECT_THAT(
       verdict(job),
       ContainsRegex(here("rank 2") +
@@ -438,8 +438,8 @@ TEST(Job, SucceedsIfRanksHaveDifferentNumbersOfUnsynchronisedMicroBatches) {
 }
 
 TEST(Job, EndsAfterTheTimeoutEvenIfNoRankWaits) {
-  const Job job = run("unmatched", "2", "3");
-  expect_to_have_ended(job, 3 + 5);
+  const Job job = run("unmatched", "2", "6");
+  expect_to_have_ended(job, 6 + 5);
   EXPECT_THAT(verdict(job), HasSubstr("broadcast of nothing"));
 }
 
@@ -459,14 +459,14 @@ TEST(Job, SucceedsIfARankLeavesWorldBeforeTheOthers) {
 
 TEST(Job, NamesTheOverdueOperationWithoutAControlChannelToo) {
   ::setenv("LOCKSTEP_WATCH", "off", 1);
-  const Job job = run("stopped", "2", "3");
+  const Job job = run("stopped", "2", "6");
   ::unsetenv("LOCKSTEP_WATCH");
-  expect_to_have_ended(job, 3 + 5);
+  expect_to_have_ended(job, 6 + 5);
   EXPECT_THAT(
       verdict(job),
       HasSubstr(
           here("rank 0") +
-          ": all_reduce of bucket 7 (4 bytes) did not end within 3 s (LOCKSTEP_TIMEOUT); another rank"));
+          ": all_reduce of bucket 7 (4 bytes) did not end within 6 s (LOCKSTEP_TIMEOUT); another rank"));
 }
 
 }  // namespace
