@@ -58,8 +58,7 @@ double launch_share(const Snapshot& rank) {
 }
 
 // Of the time in which the loaders' threads built batches: how much they computed, or were ready to, instead of waiting
-// for bytes. None
-// without our loader.
+// for bytes. None without our loader.
 std::optional<double> decoding_share(const Run& run) {
   std::uint64_t build = 0;
   std::uint64_t computed = 0;
@@ -165,10 +164,10 @@ std::string name_of(const Verdict& verdict, Bound part) {
   return part == Bound::input && !verdict.how.empty() ? name + " (" + verdict.how + ")" : name;
 }
 
-LastStart last_start(const Run& run, const std::optional<Verdict>& verdict) {
+LastStart last_start(const Run& run, const std::optional<Verdict>& verdict, const record::Goodput& goodput) {
   LastStart last{.end_unix = end_unix(run)};
   if (verdict) {
-    if (verdict->has_phases) last.goodput = find_goodput(run).trained;
+    if (verdict->has_phases) last.goodput = goodput.trained;
     last.step_seconds = verdict->step_ms * 1e-3;
   }
   return last;
@@ -239,7 +238,8 @@ std::vector<std::string> verdict_lines(const Run& run, const Diagnosis& found) {
     if (advice.rule == "memory-full") lines.push_back(advice.text());
   }
   const std::optional<Verdict>& verdict = found.verdict;
-  for (std::string& line : restart_lines(run.restarts, last_start(run, verdict)))
+  const record::Goodput goodput = find_goodput(run);
+  for (std::string& line : restart_lines(run.restarts, last_start(run, verdict, goodput)))
     lines.push_back(std::move(line));
   if (!verdict) return lines;
   std::string bound = bound_of(*verdict) + ". " + remedy(*verdict, verdict->bound, found);
@@ -255,7 +255,6 @@ std::vector<std::string> verdict_lines(const Run& run, const Diagnosis& found) {
                             milliseconds(verdict->step_ms_if_twice.at(i)), kResourceNames.at(i));
   }
   lines.push_back(possible);
-  const record::Goodput goodput = find_goodput(run);
   lines.push_back("goodput: " + (verdict->has_phases
                                      ? record::to_text(goodput, format_seconds(goodput.seconds))
                                      : "unknown, because no phases of computing were recorded"));
@@ -279,7 +278,7 @@ nlohmann::json verdict_json(const Run& run, const Diagnosis& found) {
   json["goodput_job"] = nullptr;
   if (verdict->has_phases) {
     json["goodput"] = goodput.trained;
-    json["goodput_job"] = job_goodput(run.restarts, last_start(run, verdict));
+    json["goodput_job"] = job_goodput(run.restarts, last_start(run, verdict, goodput));
   }
   json["goodput_seconds"] = goodput.seconds;
   for (const auto& [name, lost] : record::kLostTimes) json["goodput_lost"][name] = goodput.*lost;

@@ -62,7 +62,7 @@ void exit_if_needed(const std::string& what) {
   bool needed = invocation().has_options();
   for (const OptionRow& row : option_table()) {
     for (const std::string& name :
-         {std::string(row.variable), "SLURM_SPANK_" + option_variable(row.option)}) {
+         {std::string(row.variable), passed_variable(option_variable(row.option))}) {
       needed = needed || std::getenv(name.c_str()) != nullptr;
     }
   }
@@ -88,8 +88,8 @@ void init_post_opt(spank_t spank) {
   const std::string value = join_sources(settings.sources);
   spank_job_control_setenv(spank, name.c_str(), value.c_str(), 1);
   ::setenv(name.c_str(), value.c_str(), 1);
-  if (std::getenv(("SLURM_SPANK_" + name).c_str()) != nullptr)
-    ::setenv(("SLURM_SPANK_" + name).c_str(), value.c_str(), 1);
+  if (std::getenv(passed_variable(name).c_str()) != nullptr)
+    ::setenv(passed_variable(name).c_str(), value.c_str(), 1);
 }
 
 }  // namespace allocator

@@ -126,12 +126,16 @@ std::string link_variable() {
   return variable_of(kLinkName);
 }
 
+std::string passed_variable(const std::string& name) {
+  return "SLURM_SPANK_" + name;
+}
+
 void options_from_environment() {
   for (const OptionRow& row : option_table()) {
     const char* const value = std::getenv(row.variable);
     if (value == nullptr || *value == '\0') continue;
     // Keeps a value that an outer command passes on: it was an option there, which overrides variables.
-    ::setenv(("SLURM_SPANK_" + option_variable(row.option)).c_str(), value, 0);
+    ::setenv(passed_variable(option_variable(row.option)).c_str(), value, 0);
   }
 }
 

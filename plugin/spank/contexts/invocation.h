@@ -49,7 +49,10 @@ void options_from_environment();
 /// The name of the variable in which Slurm passes an option to commands inside the job.
 std::string option_variable(Option option);
 
-/// The name of that variable for srun's link. srun reads it with SLURM_SPANK_ before its name, which it removes.
+/// The name of that variable for srun's link.
 std::string link_variable();
+
+/// What such a variable is called in the environment of sbatch, srun and a job: srun removes what is before the name.
+std::string passed_variable(const std::string& name);
 
 }  // namespace lockstep::spank

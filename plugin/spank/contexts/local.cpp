@@ -106,13 +106,13 @@ void init(spank_t spank, int argc, char** argv) {
   load_config(argc, argv, partition != nullptr ? partition : "");
   options_from_environment();
   if (invocation().config.enabled)
-    ::setenv(("SLURM_SPANK_" + link_variable()).c_str(), make_link().encode().c_str(), 1);
+    ::setenv(passed_variable(link_variable()).c_str(), make_link().encode().c_str(), 1);
   register_options(spank, true);
 }
 
 void init_post_opt(spank_t /*spank*/) {
   // Slurm has read the link. Processes that srun starts do not need the key.
-  ::unsetenv(("SLURM_SPANK_" + link_variable()).c_str());
+  ::unsetenv(passed_variable(link_variable()).c_str());
   const Settings settings = settings_or_exit(std::getenv("SLURM_JOB_ID") != nullptr);
   if (invocation().config.enabled && !settings.sources.empty() && g_socket) start_rendezvous();
   g_socket.reset();

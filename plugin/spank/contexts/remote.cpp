@@ -166,7 +166,7 @@ void find_options_of_batch(spank_t spank) {
   for (const OptionRow& row : option_table()) {
     auto& value = invocation().values.at(static_cast<std::size_t>(row.option));
     if (value) continue;
-    const std::string text = job_variable(spank, ("SLURM_SPANK_" + option_variable(row.option)).c_str());
+    const std::string text = job_variable(spank, passed_variable(option_variable(row.option)).c_str());
     if (!text.empty() && text != "(null)") value = text;
   }
 }
@@ -446,7 +446,7 @@ void end_task_if_needed(spank_t spank, const std::string& what) {
   if (!invocation().has_options()) {
     const std::string by_srun = job_variable(spank, kStages);
     const std::string by_sbatch =
-        job_variable(spank, ("SLURM_SPANK_" + option_variable(Option::stage)).c_str());
+        job_variable(spank, passed_variable(option_variable(Option::stage)).c_str());
     needed = by_srun.empty() ? !by_sbatch.empty() && by_sbatch != "none" : by_srun == kYes;
   }
   spank_unsetenv(spank, kStages);

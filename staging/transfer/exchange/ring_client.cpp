@@ -18,6 +18,7 @@ using std::chrono::nanoseconds;
 constexpr std::size_t kNumbersInLine = 256;  // a line has 8,192 bytes
 constexpr milliseconds kLaneRate{250};       // how long the first connection is measured
 constexpr const char* kLeft = "it has left the step";
+constexpr const char* kSendsNone = "it has chunks and sends none";
 
 /// The predecessor is lost: no other try makes sense.
 class PeerGone : public PeerError {
@@ -89,7 +90,7 @@ std::string RingClient::try_once() {
     case PeerWatch::Next::silent:
       return why_.empty() ? "no answer" : why_;
     case PeerWatch::Next::sends_none:
-      return "it has chunks and sends none";
+      return kSendsNone;
     case PeerWatch::Next::wait:
     case PeerWatch::Next::retry:
       if (left) return kLeft;
@@ -166,7 +167,7 @@ void RingClient::check_time() {
   if (options_.has_left()) throw PeerGone(kLeft);
   if (heard_.exchange(false)) heard(true);
   const PeerWatch::Next next = watch_.tick(time_.tick());
-  if (next == PeerWatch::Next::sends_none) throw PeerGone("it has chunks and sends none");
+  if (next == PeerWatch::Next::sends_none) throw PeerGone(kSendsNone);
   if (next != PeerWatch::Next::wait) throw PeerSilent("no answer");
 }
 
