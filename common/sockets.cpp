@@ -59,12 +59,13 @@ void set_nonblocking(const UniqueFd& socket) {
 }
 
 void notice_dead_peer(const UniqueFd& socket, std::chrono::seconds within) {
-  // An idle connection is probed after 2/5 of the time, and then three times in the rest.
-  constexpr int kProbes = 3;
+  // An idle connection is probed four times, so an outage of the network for 4/5 of the time does not end it.
+  constexpr int kProbes = 4;
   const int seconds = static_cast<int>(within.count());
+  const int interval = seconds / (kProbes + 1);
   set(socket, SOL_SOCKET, SO_KEEPALIVE, 1);
-  set(socket, IPPROTO_TCP, TCP_KEEPIDLE, seconds * 2 / 5);
-  set(socket, IPPROTO_TCP, TCP_KEEPINTVL, seconds / 5);
+  set(socket, IPPROTO_TCP, TCP_KEEPIDLE, interval);
+  set(socket, IPPROTO_TCP, TCP_KEEPINTVL, interval);
   set(socket, IPPROTO_TCP, TCP_KEEPCNT, kProbes);
   set(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, seconds * 1000);
   set(socket, IPPROTO_TCP, TCP_NODELAY, 1);

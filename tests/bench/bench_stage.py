@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Times the staging of data: cold (caches dropped, synced), warm, on several nodes at once, and as many small files.
-With --peers also times cp, rsync and sbcast, in turn. In all cases but cold the source lies on the metered file system:
+"""Times the staging of data: cold (caches dropped, synced), warm, on several nodes at once, as many small files, and on
+several nodes of which one is slow, busy or lost. With --peers also times cp, rsync and sbcast, in turn. In all cases but cold the source lies on the metered file system:
 one mount per node, one bandwidth for all of them together, and a delay per operation."""
 
 import contextlib
@@ -19,8 +19,11 @@ import program
 from metered import mounted
 from ranks import Failure
 from sbcast import Sbcast
+from stage_faults import FAULTS
 
 CASES = ["cold", "warm", "cooperative", "small_files"]
+ALL_CASES = [*CASES, *FAULTS, "node_killed"]
+OF_ROOT = ["network_away", "node_killed"]  # a network of their own, an embedded cluster
 
 
 def number(text):
@@ -30,17 +33,17 @@ def number(text):
 def arguments():
     parser = program.parser("bench_stage", __doc__)
     parser.add_argument("--peers", action="store_true", help="also run cp, rsync and sbcast")
-    parser.add_argument("--cases", default=",".join(CASES), help="a list of " + ", ".join(CASES))
+    parser.add_argument("--cases", default=",".join(CASES), help=f"a list of {', '.join(ALL_CASES)} (default: the first four)")
     parser.add_argument("--bytes", type=number, help="bytes of the cold case (default 4 GiB), or of the simulated data (100 GB)")
     parser.add_argument("--shards", type=int, default=1000, help="shards of the warm case (default 1000)")
-    parser.add_argument("--nodes", type=int, default=4, help="nodes of the cooperative case (default 4)")
+    parser.add_argument("--nodes", type=int, default=4, help="nodes of the cases with several nodes (default 4)")
     parser.add_argument(
         "--bandwidth", type=number,
         help="bytes per second of the metered source (default 200e6), or of a simulated link (12.5e9)"
     )  # fmt: skip
     parser.add_argument("--lanes", type=int, default=0, help="connections between two nodes, up to 16 (default 0: automatic)")
     parser.add_argument("--slow-node", type=int, default=0, help="bytes per second that the last node may read")
-    parser.add_argument("--metered-bytes", type=int, default=1 << 30, help="of the cooperative case (default 1 GiB)")
+    parser.add_argument("--metered-bytes", type=int, default=1 << 30, help="of the cases with several nodes (default 1 GiB)")
     parser.add_argument("--files", type=int, default=2_000, help="files of 2 KB in the small_files case (default 2000)")
     parser.add_argument("--latency-ms", type=float, default=2, help="per operation at the metered source (default 2)")
     parser.add_argument("--runs", type=int, default=3)
@@ -66,8 +69,8 @@ def arguments():
     chosen.bandwidth = chosen.bandwidth or (12_500_000_000 if chosen.simulate else 200_000_000)
     chosen.cases = chosen.cases.split(",")
     for case in chosen.cases:
-        if case not in CASES:
-            parser.error(f"--cases: '{case}' must be one of {', '.join(CASES)}")
+        if case not in ALL_CASES:
+            parser.error(f"--cases: '{case}' must be one of {', '.join(ALL_CASES)}")
     if chosen.quick:
         chosen.bytes, chosen.metered_bytes, chosen.bandwidth = 24 << 20, 12 << 20, 40_000_000
         chosen.shards, chosen.files, chosen.runs, chosen.latency_ms = 50, 200, 1, 0.5
@@ -91,6 +94,7 @@ class World:
         self.chosen = chosen
         self.folder = pathlib.Path(folder)
         self.programs = pathlib.Path(chosen.programs)
+        self.size = chosen.metered_bytes
         self.dropped = True
         self.memory = 0  # peak memory of a put in this case, in bytes
 
@@ -118,8 +122,8 @@ class World:
             said = self.finish_put(process)
         return time.monotonic() - begin, said
 
-    def start_put(self, source, node=0, *more, **environment):
-        command = [self.programs / "lockstep-stage", "put", source, "--cache", self.cache(node), "--json", *more]
+    def start_put(self, source, node=0, *more, before=(), **environment):
+        command = [*before, self.programs / "lockstep-stage", "put", source, "--cache", self.cache(node), "--json", *more]
         pipe = subprocess.PIPE
         return program.started(command, env={**os.environ, **environment}, text=True, stdout=pipe, stderr=pipe)
 
@@ -127,6 +131,24 @@ class World:
         output, memory = program.finish(process, "lockstep-stage put")
         self.memory = max(self.memory, memory)
         return json.loads(output)
+
+    def put_together(self, mounts, environment={}, first_environment={}, before=()):
+        """Puts on all nodes at once. Returns the seconds until the last node has the data, and each node's output."""
+        addresses = ",".join(["127.0.0.1:0"] * len(mounts)).replace(":0", f":{free_port()}", 1)
+        begin = time.monotonic()
+        with contextlib.ExitStack() as running:
+            nodes = []
+            for node, mount in enumerate(mounts):
+                more = ["--nodes", addresses, "--node-id", str(node)] if len(mounts) > 1 else []
+                if self.chosen.lanes and more:
+                    more += ["--lanes", str(self.chosen.lanes)]
+                if self.chosen.slow_node and 0 < node == len(mounts) - 1:
+                    more += ["--bandwidth", str(self.chosen.slow_node)]
+                settings = {**environment, **({} if node else first_environment), "LOCKSTEP_RENDEZVOUS_KEY": "benchmark"}
+                put = self.start_put(mount / "data", node, *more, before=before, **settings)
+                nodes.append(running.enter_context(put))
+            said = [self.finish_put(node) for node in nodes]
+        return time.monotonic() - begin, said
 
     def make_files(self, name, total, count):
         source = self.folder / name
@@ -245,24 +267,6 @@ def free_port():
         return probe.getsockname()[1]
 
 
-def put_together(world, mounts):
-    """Puts on all nodes at once. Returns the seconds until the last node has the data, and each node's output."""
-    addresses = ",".join(["127.0.0.1:0"] * len(mounts)).replace(":0", f":{free_port()}", 1)
-    begin = time.monotonic()
-    with contextlib.ExitStack() as running:
-        nodes = []
-        for node, mount in enumerate(mounts):
-            more = ["--nodes", addresses, "--node-id", str(node)] if len(mounts) > 1 else []
-            if world.chosen.lanes and more:
-                more += ["--lanes", str(world.chosen.lanes)]
-            if world.chosen.slow_node and 0 < node == len(mounts) - 1:
-                more += ["--bandwidth", str(world.chosen.slow_node)]
-            put = world.start_put(mount / "data", node, *more, LOCKSTEP_RENDEZVOUS_KEY="benchmark")
-            nodes.append(running.enter_context(put))
-        said = [world.finish_put(node) for node in nodes]
-    return time.monotonic() - begin, said
-
-
 def cooperative(world):
     chosen = world.chosen
     backing = world.folder / "backing"
@@ -272,7 +276,7 @@ def cooperative(world):
         took, read = [], []
         for _ in range(chosen.runs):
             with world.metered(backing, count, bandwidth=chosen.bandwidth) as (mounts, meter):
-                seconds, said = put_together(world, mounts)
+                seconds, said = world.put_together(mounts)
                 took.append(seconds)
                 read.append(meter())
             world.remove_caches()
@@ -302,6 +306,41 @@ def broadcast(chosen, programs):
     more = {"bandwidth": chosen.bandwidth}
     size = chosen.metered_bytes
     yield line("cooperative", "sbcast", chosen.nodes, size, statistics.median(read), took, chosen.runs, **more)
+
+
+def with_fault(world, case):
+    """Rows of 2 nodes and of all of them."""
+    backing = world.folder / "backing"
+    backing.mkdir()
+    world.make_files("backing/data", world.size, 1 if case == "slow_holder" else 8)
+    for count in sorted({min(2, world.chosen.nodes), world.chosen.nodes}):
+        took, read, sent = {True: [], False: []}, [], []
+        for wrong in [False, True] * world.chosen.runs:
+            with world.metered(backing, count, bandwidth=world.chosen.bandwidth) as (mounts, meter):
+                seconds, said, from_source = FAULTS[case](world, mounts, meter, wrong)
+            took[wrong].append(seconds)
+            if wrong:
+                read.append(from_source)
+                # A node has one predecessor, which has sent it what did not come from the source.
+                sent.append(max(node["from_peers"] for node in said) / world.size)
+            world.remove_caches()
+        yield line(
+            case, "lockstep", count, world.size, statistics.median(read), took[True], world.chosen.runs,
+            seconds_without=statistics.median(took[False]), sent_max_ratio=max(sent), bandwidth=world.chosen.bandwidth,
+        )  # fmt: skip
+    shutil.rmtree(backing)
+
+
+def node_killed(world):
+    """In the background, since otherwise the step ends with the node: on an embedded cluster. The middle node is killed at half
+    of the copy."""
+    script = pathlib.Path(__file__).parent / "stage_nodes.sh"
+    environment = {**os.environ, "LOCKSTEP_BUILD": str(world.programs.resolve().parent)}
+    said = json.loads(run([script, str(world.chosen.nodes), str(world.size >> 20), "killed"], env=environment).splitlines()[-1])
+    yield line(
+        "node_killed", "lockstep", said["nodes"], said["bytes"], round(said["source_ratio"] * said["bytes"]), [said["seconds"]], 1,
+        sent_max_ratio=said["sent_max_ratio"], copies=said["copies"],
+    )  # fmt: skip
 
 
 def small_files(world):
@@ -371,8 +410,12 @@ def measure(chosen, folder):
         if case != "cold" and not has_metered:
             print(f"bench_stage: the case {case} is left out: metered-fs or /dev/fuse is missing", file=sys.stderr)
             continue
+        if case in OF_ROOT and os.geteuid() != 0:
+            print(f"bench_stage: the case {case} is left out: it needs root", file=sys.stderr)
+            continue
         world.memory = 0
-        for found in {"cold": cold, "warm": warm, "cooperative": cooperative, "small_files": small_files}[case](world):
+        measured = {function.__name__: function for function in (cold, warm, cooperative, small_files, node_killed)}
+        for found in with_fault(world, case) if case in FAULTS else measured[case](world):
             if found["implementation"] == "lockstep":
                 found["memory_bytes"] = world.memory
             yield found
