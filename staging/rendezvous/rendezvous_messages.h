@@ -75,6 +75,7 @@ inline constexpr const char* kLeft = "left";
 struct Contents {
   bool equal = true;   ///< all digests
   bool again = false;  ///< a node still lacks sources: there is another ring
+  bool lost = false;   ///< a node has left since the ring began
 };
 
 nlohmann::json to_json(const NodeProgress& progress);

@@ -285,9 +285,12 @@ void RendezvousServer::answer_complete_rounds(Group& group) {
     if (name.starts_with(kStatesRound)) {
       answer_states(group, name);
     } else if (name.starts_with(kContentsRound)) {
-      send_all(
-          group,
-          RoundMessage{name, {{"equal", round.contents.equal}, {"again", round.contents.again}}}.to_text());
+      const bool lost = std::any_of(group.ring.begin(), group.ring.end(),
+                                    [&](std::uint32_t node) { return group.left.contains(node); });
+      send_all(group,
+               RoundMessage{
+                   name, {{"equal", round.contents.equal}, {"again", round.contents.again}, {"lost", lost}}}
+                   .to_text());
     } else {
       for (const std::uint32_t id : group.joined) round.data.try_emplace(id);
       send_all(group, RoundMessage{name, group_nodes(round.data)}.to_text());
@@ -313,7 +316,7 @@ void RendezvousServer::answer_states(Group& group, const std::string& name) {
   }
   RingPart part;
   part.nodes = static_cast<std::uint32_t>(group.ring.size());
-  part.sources = round.states.parts();
+  part.sources = round.states.parts(group.ring.size() < round.nodes.size());
   for (Peer& peer : peers_) {
     if (peer.group != &group || peer.closed) continue;
     const auto found = std::lower_bound(group.ring.begin(), group.ring.end(), peer.hello->node_id);

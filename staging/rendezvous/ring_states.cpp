@@ -63,7 +63,7 @@ void RingStates::add(const std::string& states) {
   }
 }
 
-std::vector<SourcePart> RingStates::parts() const {
+std::vector<SourcePart> RingStates::parts(bool lost) const {
   std::vector<SourcePart> parts;
   for (const Seen& seen : seen_) {
     if (!seen.needs && !seen.busy) {
@@ -73,7 +73,7 @@ std::vector<SourcePart> RingStates::parts() const {
     } else if (!seen.needs) {
       parts.push_back(SourcePart::busy);
     } else {
-      parts.push_back(seen.has ? SourcePart::held : SourcePart::read);
+      parts.push_back(seen.has && !lost ? SourcePart::held : SourcePart::read);
     }
   }
   return parts;

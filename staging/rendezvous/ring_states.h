@@ -51,7 +51,8 @@ class RingStates {
  public:
   /// The states of all sources on one node, one letter each. Throws Error if nodes have different numbers of sources.
   void add(const std::string& states);
-  std::vector<SourcePart> parts() const;
+  /// `lost`: a node that was added has left since then. It may have been the only one with a source, so the nodes read.
+  std::vector<SourcePart> parts(bool lost) const;
 
  private:
   struct Seen {

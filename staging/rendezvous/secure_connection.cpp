@@ -146,7 +146,7 @@ bool SecureConnection::attempt(const Operation& operation) {
         "TLS handshake failed ({}): both sides must have the key of the same step and the same release",
         reason));
   }
-  throw PeerError(fmt::format("what arrived is not what was sent ({})", reason));
+  throw PeerLost(fmt::format("what arrived is not what was sent ({})", reason));
 }
 
 bool SecureConnection::step(Handshake handshake) {

@@ -361,8 +361,9 @@ Verdict Step::ask_srun(const Verdict& outcome) {
   }
 }
 
-// Staging has failed while the tasks run.
+// Staging has failed while the tasks run. The other nodes must not wait for this one while it looks at the source.
 void Step::end_staging(const std::string& why) {
+  if (rendezvous_) rendezvous_->leave();
   const Verdict outcome = use_source(why);
   if (outcome.good) return;
   say(outcome.why);

@@ -16,12 +16,9 @@ void StepProgress::update(const std::string& source, const PutProgress& now) {
   const std::lock_guard lock(mutex_);
   if (done_) return;
   const std::uint64_t time = monotonic_ns();
-  if (source != source_) {
-    source_ = source;
-    begun_ns_ = told_ns_ = time;
-    written_ns_ = 0;
-  }
-  const double seconds = seconds_between(begun_ns_, time);
+  const auto [begun, first] = begun_ns_.try_emplace(source, time);
+  if (begun_ns_.size() == 1 && first) told_ns_ = time;
+  const double seconds = seconds_between(begun->second, time);
   if (tell_ && time - told_ns_ >= static_cast<std::uint64_t>(tell_every_.count())) {
     told_ns_ = time;
     tell_({entry_name(source), now.done, now.total, seconds});

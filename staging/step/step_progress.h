@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -43,8 +44,7 @@ class StepProgress {
   std::chrono::nanoseconds tell_every_;
   std::mutex mutex_;
   bool done_ = false;
-  std::string source_;
-  std::uint64_t begun_ns_ = 0;
+  std::map<std::string, std::uint64_t> begun_ns_;  // by source; several may be copied at once
   std::uint64_t told_ns_ = 0;
   std::uint64_t written_ns_ = 0;
 };

@@ -122,7 +122,9 @@ class SourceBatch {
       RingPart part = states();
       parts_ = part.sources;
       if (std::find(parts_.begin(), parts_.end(), SourcePart::unsure) != parts_.end()) {
-        staged_.assign(sources_.size(), false);
+        for (std::size_t s = 0; s < sources_.size(); ++s) {
+          if (parts_[s] == SourcePart::unsure) staged_[s] = false;
+        }
         continue;
       }
       run_ring(std::move(part));
@@ -134,7 +136,6 @@ class SourceBatch {
         if (!left_out(s) && !sources_[s]->is_here()) lacking.push_back(sources_[s].get());
       }
       for (SourcePut* const source : lacking) source->wait();
-      staged_.assign(sources_.size(), false);
       busy_.assign(sources_.size(), false);
     }
   }
@@ -195,6 +196,10 @@ class SourceBatch {
       throw;
     }
     if (!contents.equal) fail_different();
+    // It may have read a file that changed meanwhile, and did not find that out.
+    for (const SourcePut* const source : ring_sources_) {
+      if (contents.lost && source->needed()) source->copy().check_source_again();
+    }
     return contents.again;
   }
 
@@ -262,14 +267,16 @@ bool is_staged(const PutContext& context, const std::string& version) {
 }
 
 // One node looks at the sources for all, because file times may differ between clients of one file system: the first node;
-// if it has left, the next one; finally this node.
+// if it has left, the next one. What three nodes could not read, no other one tries: a thousand nodes would look in turn.
 Identities identify(PeerGroup& peers, const Contexts& contexts, Messages& hellos,
                     std::optional<Identities> own) {
   for (const auto& [node, hello] : hellos) {
     if (hello.contains("sources"))
       return node == peers.self() ? std::move(*own) : Identities::from(hello.at("sources"), node);
   }
+  int looks = 3;
   for (const auto& [node, hello] : hellos) {
+    if (looks-- == 0) break;
     json message{{"none", 1}};
     if (node == peers.self()) {
       own = Identities::look(contexts);
@@ -280,7 +287,7 @@ Identities identify(PeerGroup& peers, const Contexts& contexts, Messages& hellos
     if (const auto found = seen.find(node); found != seen.end() && found->second.contains("sources"))
       return Identities::from(found->second.at("sources"), node);
   }
-  fail("{}: no node of the step can read it", contexts.front()->source.name);
+  fail("{}: no node of the step can look at the sources", contexts.front()->source.name);
 }
 
 Greeting greet(PeerGroup& peers, const Contexts& contexts) {

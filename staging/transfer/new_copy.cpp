@@ -338,6 +338,13 @@ void NewCopy::progressed(std::uint64_t bytes) {
   on.progress(context_.source.name, progress_);
 }
 
+void NewCopy::check_source_again() const {
+  if (begun_.manifest.packed()) return;
+  const Manifest now = retry_source(context_.options.source_pause, [&] { return look_at(context_.source); });
+  if (state_digest(now) == state_digest(begun_.manifest)) return;
+  fail("{} changed while it was being staged: stop the writers and stage again", context_.source.name);
+}
+
 std::string NewCopy::content() const {
   if (begun_.manifest.packed()) return "";
   std::string text;

@@ -70,7 +70,7 @@ struct PutSizes {
   std::uint64_t mark_bytes = std::uint64_t{256} << 20U;
   std::size_t buffers = 16;  ///< chunks in memory at once
   /// Connections to the predecessor at a time, one thread each; 0: as many as this machine's cores and the data make
-  /// sensible (ChainPut::lanes()).
+  /// sensible (RingPut::max_lanes()).
   std::size_t lanes = 0;
 };
 

@@ -68,7 +68,6 @@ void RingPut::make_lists() {
 
 RingClient::Options RingPut::client_options() {
   const PutContext& context = sources_.front()->context();
-  const std::size_t forced = context.options.sizes.lanes;
   RingClient::Options options{
       .number = number_,
       .timeouts = peers_.exchange().timeouts(),
@@ -83,8 +82,8 @@ RingClient::Options RingPut::client_options() {
                 .tally.count_from_peer(arrived.data->bytes().size());
           },
       .note = [&context](const std::string& text) { context.tally.note(text); },
-      .max_lanes = forced > 0 ? forced : max_lanes(),
-      .lanes = std::max<std::size_t>(forced, 1)};
+      .max_lanes = max_lanes(),
+      .lanes = std::max<std::size_t>(context.options.sizes.lanes, 1)};
   if (part_.nodes > 1)
     options.connect = [this] {
       const RingPart::Peer& peer = part_.predecessor;
@@ -118,6 +117,8 @@ void RingPut::prepare() {
 std::size_t RingPut::max_lanes() const {
   constexpr std::size_t kMaxLanes = 4;
   constexpr std::size_t kCoresOfLane = 4;
+  if (part_.nodes == 1) return 1;
+  if (const std::size_t forced = sources_.front()->context().options.sizes.lanes; forced > 0) return forced;
   return std::clamp<std::size_t>(std::thread::hardware_concurrency() / kCoresOfLane, 1, kMaxLanes);
 }
 
@@ -152,8 +153,7 @@ void RingPut::move_chunks(RingClient& client) {
     ring_->stop();
     client.stop();
   };
-  const std::size_t forced = sources_.front()->context().options.sizes.lanes;
-  const std::size_t lanes = part_.nodes == 1 ? 1 : forced > 0 ? forced : max_lanes();
+  const std::size_t lanes = max_lanes();
   const std::size_t threads = lanes + kStoringThreads + static_cast<std::size_t>(readers);
   const auto work = [&](std::size_t i, const std::function<bool()>& stop) {
     try {

@@ -36,7 +36,10 @@ class SourcePut {
   void copy_anyway(const std::string& step);
   bool copies_anyway() const { return copies_anyway_; }
   /// Drops what was begun.
-  void give_up() { state_ = Unknown{}; }
+  void give_up() {
+    state_ = Unknown{};
+    copies_anyway_ = false;
+  }
 
   /// Whether find() or wait() has found the source, or it was copied.
   bool is_here() const { return std::holds_alternative<Held>(state_) || taken_; }

@@ -183,7 +183,7 @@ unshare --mount --propagation private bash -c '
   mount -t overlay overlay -o "lowerdir=/,upperdir=$1/layer/upper,workdir=$1/layer/work" "$1/layer/root"
   mount --rbind /proc "$1/layer/root/proc" && mount --rbind /dev "$1/layer/root/dev"
   mount -t tmpfs tmpfs "$1/layer/root/tmp" && mount -t tmpfs tmpfs "$1/layer/root/run"
-  for folder in "$2" "$3"; do mkdir -p "$1/layer/root/$folder" && mount --bind "$folder" "$1/layer/root/$folder"; done
+  for folder in "$3" "$2"; do mkdir -p "$1/layer/root/$folder" && mount --bind "$folder" "$1/layer/root/$folder"; done
   exec chroot "$1/layer/root" "$3/tests/install/packages_test.sh" "$2" --installed' bash "$work" "$build" "$source_root"
 echo "installed, used and removed: $(cd "$packages" && echo *.deb)"
 

@@ -58,10 +58,6 @@ ChunkBuffers::Buffer::~Buffer() {
   std::free(memory_);
 }
 
-std::span<std::byte> ChunkBuffers::Buffer::padded() const {
-  return {memory_, std::min(capacity_, round_up(bytes_))};
-}
-
 ChunkBuffers::ChunkBuffers(std::size_t budget, std::size_t chunk)
     : memory_(std::make_shared<Memory>(budget, chunk)) {
 }

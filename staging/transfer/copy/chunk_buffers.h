@@ -16,7 +16,7 @@ class ChunkBuffers {
   struct Memory;
 
  public:
-  /// Aligned for O_DIRECT, and padded to a multiple of the alignment.
+  /// Aligned for O_DIRECT.
   class Buffer {
    public:
     Buffer() = default;
@@ -29,8 +29,6 @@ class ChunkBuffers {
     explicit operator bool() const { return memory_ != nullptr; }
     /// The bytes asked for.
     std::span<std::byte> bytes() const { return {memory_, bytes_}; }
-    /// The same with the padding, a multiple of kAlignment.
-    std::span<std::byte> padded() const;
 
    private:
     friend class ChunkBuffers;

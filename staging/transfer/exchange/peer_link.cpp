@@ -62,7 +62,8 @@ std::optional<std::string> PeerLink::receive(std::chrono::milliseconds wait) {
   return connection_.receive_line(kMaxLine, wait);
 }
 
-void PeerLink::receive_bytes(std::span<std::byte> into, const std::function<void(bool came)>& looked) {
+void PeerLink::receive_bytes(std::span<std::byte> into,
+                             const std::function<void(bool came, std::chrono::milliseconds silent)>& looked) {
   constexpr std::chrono::milliseconds kLook{500};
   RunningTime time;
   std::chrono::milliseconds silent{0};
@@ -71,7 +72,7 @@ void PeerLink::receive_bytes(std::span<std::byte> into, const std::function<void
     into = into.subspan(got);
     silent = got > 0 ? std::chrono::milliseconds(0) : silent + time.tick();
     if (looked) {
-      looked(got > 0);
+      looked(got > 0, silent);
     } else if (silent > timeouts_.quiet) {
       throw PeerSilent("it stopped in the middle of a message");
     }

@@ -36,9 +36,10 @@ class PeerLink {
   /// The next line; nullopt if none comes in time. Throws PeerError if the other side is lost.
   std::optional<std::string> receive(std::chrono::milliseconds wait);
 
-  /// The bytes after a line. `looked` is called at least twice a second, with whether some came; without it, throws PeerSilent
-  /// if none come for a while. Throws PeerError if the other side is lost.
-  void receive_bytes(std::span<std::byte> into, const std::function<void(bool came)>& looked = {});
+  /// The bytes after a line. `looked` is called at least twice a second, with whether some came and for
+  /// how long none did; without it, throws PeerSilent if none come for a while. Throws PeerError if the other side is lost.
+  void receive_bytes(std::span<std::byte> into,
+                     const std::function<void(bool came, std::chrono::milliseconds silent)>& looked = {});
 
  private:
   std::string credential_of(Role role) const;

@@ -236,6 +236,7 @@ void Ring::read_for_successor(Lock& lock, Outgoing& out, ChunkBuffers& buffers) 
     }
   } catch (const std::exception&) {
     out.kind = Outgoing::Kind::lacks;
+    chunks_.damaged(out.chunk.chunk);
   }
   lock.lock();
   --users_;

@@ -69,20 +69,24 @@ class Ring {
   /// Waits for a chunk to read from the source; nullopt when all chunks are here, or after stop().
   std::optional<std::size_t> take_read();
   /// What decides, locked as long as the result lives, which must not wait for anything. Then all threads look at what has
-  /// changed.
+  /// changed, or none, if they do not wait for it.
   class Decisions {
    public:
-    explicit Decisions(Ring& ring) : ring_(ring), lock_(ring.mutex_) {}
-    ~Decisions() { ring_.changed(); }
+    Decisions(Ring& ring, bool wakes) : ring_(ring), wakes_(wakes), lock_(ring.mutex_) {}
+    ~Decisions() {
+      if (wakes_) ring_.changed();
+    }
     Decisions(const Decisions&) = delete;
     Decisions& operator=(const Decisions&) = delete;
     RingNode* operator->() { return &*ring_.node_; }
 
    private:
     Ring& ring_;
+    const bool wakes_;
     const std::lock_guard<std::mutex> lock_;
   };
-  Decisions node() { return Decisions(*this); }
+  Decisions node() { return {*this, true}; }
+  Decisions look() { return {*this, false}; }
   /// Of the lists too, if they are not complete.
   void predecessor_lost();
   /// Makes a chunk available to the successor while it is stored.

@@ -68,7 +68,7 @@ bool RingClient::done() {
 }
 
 void RingClient::follow() {
-  while (!done() && !lost_ && options_.connect) {
+  while ((!done() || !all_noted()) && !lost_ && options_.connect) {
     if (const std::string why = try_once(); !why.empty()) lose(why);
   }
 }
@@ -128,8 +128,7 @@ void RingClient::subscribe(PeerLink& link) {
   idle_ = false;
   {
     const std::lock_guard lock(damaged_mutex_);
-    damaged_.clear();
-    not_noted_ = 0;
+    reported_ = 0;
   }
   if (!chunks_)
     return link.send(fmt::format("lists {} {} {}", options_.number, generation_.load(),
@@ -138,15 +137,20 @@ void RingClient::subscribe(PeerLink& link) {
   link.send(fmt::format("want {} {} {}", options_.number, generation_.load(), wanted.size()), wanted);
   wall_begin_ = nanoseconds(monotonic_ns());
   cpu_begin_ = thread_cpu_time();
-  lanes_.notify_all();
+}
+
+bool RingClient::all_noted() {
+  const std::lock_guard lock(damaged_mutex_);
+  return damaged_.empty();
 }
 
 void RingClient::talk(PeerLink& link) {
   subscribe(link);
-  while (!done() || not_noted_ > 0) {
+  while (!done() || !all_noted()) {
     if (chunks_) {
       send_changes(link);
-      if (ring_.node()->all_begun() && not_noted_ == 0) {
+      if (ring_.look()->all_begun() && all_noted()) {
+        if (options_.has_left()) throw PeerGone(kLeft);
         ring_.wait_for_end(options_.timeouts.look);
         time_.tick();
         watch_.heard();
@@ -177,12 +181,14 @@ void RingClient::heard(bool progress) {
 }
 
 // While the bytes after a line arrive.
-void RingClient::looked(bool came, bool first, std::uint64_t generation) {
+void RingClient::looked(bool came, milliseconds silent, bool first, std::uint64_t generation) {
   if (ring_.finished()) throw PeerLost("this node has ended");
   if (!first) {
     // A chunk that nobody waits for any longer must not stay begun.
     if (lost_ || generation != generation_) throw PeerLost("another connection to it broke");
     if (came) heard_ = true;
+    // The first connection may wait for this chunk alone.
+    if (silent > options_.timeouts.quiet) throw PeerSilent("no answer");
     return;
   }
   if (came) heard(false);
@@ -193,10 +199,11 @@ void RingClient::send_changes(PeerLink& link) {
   std::vector<std::size_t> damaged;
   {
     const std::lock_guard lock(damaged_mutex_);
-    damaged.swap(damaged_);
+    damaged.assign(damaged_.begin() + static_cast<std::ptrdiff_t>(reported_), damaged_.end());
+    reported_ = damaged_.size();
   }
   for (const std::size_t chunk : damaged) link.send(fmt::format("damaged {} {}", options_.number, chunk));
-  const std::vector<std::size_t> cancelled = ring_.node()->take_cancelled();
+  const std::vector<std::size_t> cancelled = ring_.look()->take_cancelled();
   send_numbers(link, fmt::format("cancel {}", options_.number), cancelled);
   if (!std::exchange(idle_, false)) return;
   const std::vector<std::size_t> handed_over = ring_.node()->hand_over();
@@ -213,7 +220,10 @@ void RingClient::take_line(PeerLink& link, const std::string& line, bool first) 
     watch_.has(parse_number(words[2]));
     idle_ = parse_number(words[3]) != 0;
   } else if (words[0] == "noted" && words.size() == 2) {
-    if (not_noted_ > 0) --not_noted_;
+    const std::lock_guard lock(damaged_mutex_);
+    if (reported_ == 0) throw PeerError("unexpected message");
+    damaged_.erase(damaged_.begin());
+    --reported_;
   } else if (words[0] == "gone" && words.size() == 2) {
     throw PeerGone("it has no room for a copy of its own");
   } else if (!chunks_ && words[0] == "list" && words.size() == 6) {
@@ -222,7 +232,7 @@ void RingClient::take_line(PeerLink& link, const std::string& line, bool first) 
     take_chunk(link, words, first);
   } else if (chunks_ && words[0] == "lacks" && words.size() == 3) {
     const std::size_t chunk = parse_number(words[2]);
-    if (chunk >= ring_.node()->size()) throw PeerError("its chunk does not exist");
+    if (chunk >= ring_.look()->size()) throw PeerError("its chunk does not exist");
     ring_.node()->predecessor_lacks(chunk);
     saw_damage_ = true;
   } else {
@@ -237,7 +247,8 @@ void RingClient::take_list(PeerLink& link, const std::vector<std::string>& words
   if (bytes > ListRelay::kPiece || total > kMaxListBytes)
     throw PeerError("it sends a list that was not asked for");
   std::vector<std::byte> piece(bytes);
-  link.receive_bytes(piece, [&](bool came) { looked(came, first, generation_); });
+  link.receive_bytes(piece,
+                     [&](bool came, milliseconds silent) { looked(came, silent, first, generation_); });
   if (!ring_.list_arrived(parse_number(words[2]), parse_number(words[3]), total, piece))
     throw PeerError("it sends a list that was not asked for");
   watch_.progressed();
@@ -247,17 +258,18 @@ void RingClient::take_chunk(PeerLink& link, const std::vector<std::string>& word
   const std::size_t chunk = parse_number(words[2]);
   const auto origin = static_cast<std::uint32_t>(parse_number(words[3]));
   const std::uint64_t bytes = parse_number(words[5]);
-  if (chunk >= ring_.node()->size()) throw PeerError("its chunk does not exist");
+  if (chunk >= ring_.look()->size()) throw PeerError("its chunk does not exist");
   if (bytes != ring_.bytes(chunk)) throw PeerError("its chunk has another size");
   if (first) idle_ = parse_number(words[4]) != 0;
   ChunkBuffers::Buffer data = options_.buffer(static_cast<std::uint32_t>(bytes));
   if (first) time_.tick();  // a full disk of this node
   const std::uint64_t generation = generation_;
-  const bool wanted = ring_.node()->begin_receiving(chunk);
+  const bool wanted = ring_.look()->begin_receiving(chunk);
   if (first) watch_.has(1);
   pack::Digest digest;
   try {
-    link.receive_bytes(data.bytes(), [&](bool came) { looked(came, first, generation); });
+    link.receive_bytes(data.bytes(),
+                       [&](bool came, milliseconds silent) { looked(came, silent, first, generation); });
     digest = pack::digest_of(data.bytes());
   } catch (...) {
     if (wanted) ring_.node()->not_received(chunk);
@@ -275,7 +287,6 @@ void RingClient::take_chunk(PeerLink& link, const std::vector<std::string>& word
     {
       const std::lock_guard lock(damaged_mutex_);
       damaged_.push_back(chunk);
-      ++not_noted_;
     }
     saw_damage_ = true;
     ring_.node()->arrived_damaged(chunk);

@@ -31,7 +31,7 @@ class RingClient {
     std::string name;  ///< of the predecessor, for messages
     /// Empty if this node is alone.
     std::function<std::unique_ptr<PeerLink>()> connect;
-    /// Whether srun says that the predecessor has left. Throws Error if the step has failed.
+    /// Whether srun says that the predecessor has left.
     std::function<bool()> has_left;
     std::function<ChunkBuffers::Buffer(std::uint32_t bytes)> buffer;
     /// Takes note of a chunk that arrived, before Ring::arrived().
@@ -71,7 +71,8 @@ class RingClient {
   void take_line(PeerLink& link, const std::string& line, bool first);
   void take_list(PeerLink& link, const std::vector<std::string>& words, bool first);
   void take_chunk(PeerLink& link, const std::vector<std::string>& words, bool first);
-  void looked(bool came, bool first, std::uint64_t generation);
+  void looked(bool came, std::chrono::milliseconds silent, bool first, std::uint64_t generation);
+  bool all_noted();
   void add_lane_if_slow();
 
   Ring& ring_;
@@ -87,8 +88,8 @@ class RingClient {
   std::atomic<std::size_t> lanes_;
   std::atomic<bool> heard_ = false;  // on a further connection
   std::mutex damaged_mutex_;
-  std::vector<std::size_t> damaged_;
-  std::atomic<std::size_t> not_noted_ = 0;  // reports of damage
+  std::vector<std::size_t> damaged_;  // chunks whose report the predecessor has not noted
+  std::size_t reported_ = 0;          // the first of these: on this connection
   std::atomic<bool> saw_damage_ = false;
   std::chrono::nanoseconds wall_begin_{0}, cpu_begin_{0};
 };

@@ -150,8 +150,10 @@ void RingNode::successor_reads(std::size_t chunk) {
 
 void RingNode::successor_hands_over(std::size_t chunk) {
   if (chunk >= size()) return;
-  if (!wanted_[chunk] && available(chunk)) ++to_send_;
-  if (!wanted_[chunk]) next_ = 0;
+  if (!wanted_[chunk] && available(chunk)) {
+    ++to_send_;
+    next_ = 0;
+  }
   wanted_[chunk] = true;
   if (states_[chunk] == State::missing) make_own(chunk);
 }

@@ -418,6 +418,7 @@ TEST_F(RendezvousRing, ContentsDifferOnlyIfTwoNodesGotOtherBytes) {
   for (const Contents& other : contents(2, {"a", "", "b"}, false)) {
     EXPECT_FALSE(other.equal);
     EXPECT_FALSE(other.again);
+    EXPECT_FALSE(other.lost);
   }
 }
 
@@ -427,6 +428,24 @@ TEST_F(RendezvousRing, OnlyTheSuccessorLearnsThatANodeHasLeft) {
   nodes_[2].reset();
   while (!nodes_[0]->has_left(2)) std::this_thread::yield();
   EXPECT_FALSE(nodes_[1]->has_left(2));
+  nodes_.pop_back();
+  for (const Contents& all :
+       on_all([](Rendezvous&node, std::size_t) { return node.contents(1, "a", false); }))
+    EXPECT_TRUE(all.lost) << "when its copy is complete, each node must know";
+}
+
+TEST_F(RendezvousRing, NodesReadWhatOnlyANodeThatHasLeftHad) {
+  const std::uint64_t before = nodes_[2]->bytes();
+  std::future<std::string> holder =
+      std::async(std::launch::async, [&] { return message_of([&] { nodes_[2]->states(1, "h"); }); });
+  while (nodes_[2]->bytes() == before) std::this_thread::yield();
+  nodes_[2]->leave();
+  EXPECT_THAT(holder.get(), Not(IsEmpty()));
+  nodes_.pop_back();
+  for (const RingPart& part : states({"n", "n"})) {
+    EXPECT_EQ(part.nodes, 2U);
+    EXPECT_THAT(part.sources, ElementsAre(SourcePart::read));
+  }
 }
 
 TEST(Rendezvous, ComponentsOfAStepOrOfAHeterogeneousJobAgreeSeparately) {

@@ -55,8 +55,9 @@ using Serve = std::function<void(UniqueFd socket, const std::string& key)>;
 }
 
 /// Takes part in the rounds as any node does; another process serves its connections. With `killed`, that
-/// process is killed as soon as all nodes know which data this node has.
-void take_part(const NodesOptions& nodes, SourceState state, const Serve& serve, bool killed = false) {
+/// process is killed as soon as all nodes know which data this node has. With `leaves`, it is called then, and this node leaves.
+void take_part(const NodesOptions& nodes, SourceState state, const Serve& serve, bool killed = false,
+               const std::function<void()>& leaves = {}) {
   const std::string first = nodes.nodes.front();
   Hello hello{0,
               "put",
@@ -87,6 +88,10 @@ void take_part(const NodesOptions& nodes, SourceState state, const Serve& serve,
   std::string states(1, static_cast<char>(state));
   for (std::size_t ring = 1;; ++ring) {
     rendezvous->states(ring, states);
+    if (leaves) {
+      leaves();
+      ::_exit(0);
+    }
     if (!rendezvous->contents(ring, "", false).again) break;
     states = "h";
   }
@@ -222,6 +227,32 @@ TEST_P(ExchangeFaultsLanes, NodeThatBreaksOffIsReplacedByTheSource) {
     EXPECT_LE(from_source, size_of(pack) - list + share);
     EXPECT_THAT(ends[0].note(), HasSubstr(faults[i].note));
     for (int node = 0; node < 2; ++node) FileSystem::real().remove_all(cache(node));
+  }
+}
+
+// The node that reads a file looks at the end whether it has changed. If that node has left, the others must look.
+TEST_F(ExchangeFaults, FilesThatChangedBeforeANodeLeftAreNotPublished) {
+  const fs::path files = folder_ / "files";
+  fs::create_directories(files);
+  for (const char* name : {"a", "b", "c"}) write(std::string("files/") + name, std::string(3 * kChunk, 'x'));
+  for (const bool changes : {false, true}) {
+    SCOPED_TRACE(changes);
+    NodeChange fake;
+    fake.instead = [&](const NodesOptions& nodes) {
+      take_part(
+          nodes, SourceState::needs, [](const UniqueFd&, const std::string&) { ::pause(); }, false,
+          [&] {
+            if (changes) write("files/c", std::string(3 * kChunk, 'y'));
+          });
+    };
+    auto ends = put_on(3, files, {{2, fake}});
+    ends.pop_back();
+    if (!changes) expect_good(ends, files);
+    for (const NodeEnd& end : ends)
+      EXPECT_THAT(end.error, HasSubstr(changes ? "changed while it was being staged" : ""));
+    for (int node = 0; node < 2; ++node) {
+      if (!changes) FileSystem::real().remove_all(cache(node));
+    }
   }
 }
 
