@@ -11,6 +11,8 @@
 #include "runtime/profile/step_timer.h"             // IWYU pragma: export
 #include "runtime/train/activation_checkpoint.h"    // IWYU pragma: export
 #include "runtime/train/checkpoint/checkpointer.h"  // IWYU pragma: export
+#include "runtime/train/checkpoint/stop_signal.h"   // IWYU pragma: export
+#include "runtime/train/clip_grad_norm.h"           // IWYU pragma: export
 #include "runtime/train/debug.h"                    // IWYU pragma: export
 #include "runtime/train/distributed_optimizer.h"    // IWYU pragma: export
 #include "runtime/train/fused_optimizer.h"          // IWYU pragma: export

@@ -1,10 +1,11 @@
+#include "runtime/train/clip_grad_norm.h"
+
 #include <cmath>
 #include <map>
 
 #include "common/error.h"
 #include "runtime/ddp/seen_tensors.h"
 #include "runtime/torch_version.h"
-#include "runtime/train/distributed_optimizer.h"
 
 namespace lockstep {
 namespace train {

@@ -18,7 +18,8 @@
 //   }
 //
 // Threads: the training thread; SyncDetector applies to the thread that made it and to the backward passes that this
-// thread starts. None of them communicates: call them on one rank or on all, and not through DistributedDataParallel.
+// thread starts. Only find_largest_cap() communicates: call the others on one rank or on all, and not through
+// DistributedDataParallel.
 #pragma once
 
 #include <torch/torch.h>

@@ -1,5 +1,7 @@
 #include "runtime/train/grad_scaler.h"
 
+#include <ATen/autocast_mode.h>
+
 #include <algorithm>
 #include <cmath>
 #include <utility>
@@ -8,10 +10,24 @@
 #include "runtime/archive.h"
 #include "runtime/ddp/device.h"
 #include "runtime/ddp/seen_tensors.h"
+#include "runtime/torch_version.h"
 #include "runtime/train/fused_device.h"
 
 namespace lockstep {
 namespace {
+
+torch::DeviceType checked(torch::DeviceType device, torch::ScalarType type) {
+  const auto& devices = torch_compat::kAutocastDevices;
+  if (std::find(devices.begin(), devices.end(), device) == devices.end())
+    fail_usage("Autocast does not support device type {}; use torch::kCPU or torch::kCUDA",
+               c10::DeviceTypeName(device));
+  const bool supported = type == torch::kBFloat16 || (type == torch::kHalf && device != torch::kCPU);
+  if (!supported) {
+    fail_usage("Autocast does not support {} on {}; use torch::kBFloat16{}", c10::toString(type),
+               c10::DeviceTypeName(device), device != torch::kCPU ? " or torch::kHalf" : "");
+  }
+  return device;
+}
 
 // The elements of the gradient, as real numbers.
 torch::Tensor values_of(const torch::Tensor& gradient) {
@@ -67,6 +83,19 @@ torch::Device device_of(const torch::optim::Optimizer& optimizer) {
 }
 
 }  // namespace
+
+Autocast::Autocast(torch::DeviceType device, torch::ScalarType type, bool enabled)
+    : device_(checked(device, type)),
+      enabled_before_(torch_compat::autocast_enabled(device)),
+      type_before_(torch_compat::autocast_type(device)) {
+  at::autocast::increment_nesting();
+  torch_compat::set_autocast(device, enabled, type);
+}
+
+Autocast::~Autocast() {
+  if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
+  torch_compat::set_autocast(device_, enabled_before_, type_before_);
+}
 
 GradScaler::GradScaler(World& world, const GradScalerOptions& options) : world_(world), options_(options) {
   if (!(options.growth_factor > 1))

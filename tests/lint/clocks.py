@@ -28,7 +28,7 @@ MEASURE = {
     "runtime/profile/",
     "runtime/train/checkpoint/load_log.cpp",
     "runtime/train/checkpoint/writer.cpp",  # how often it tells its progress
-    "runtime/train/suggest_checkpoints.cpp",
+    "runtime/train/debug.cpp",
 }
 # A wait that ends too early repeats, or hurries the end of a job that has already failed.
 HARMLESS = {

@@ -1,10 +1,11 @@
+#include "runtime/train/checkpoint/stop_signal.h"
+
 #include <algorithm>
 #include <utility>
 
 #include "common/environment.h"
 #include "common/error.h"
 #include "runtime/ddp/step_message.h"
-#include "runtime/train/checkpoint/checkpointer.h"
 
 namespace lockstep {
 namespace {

@@ -1,4 +1,6 @@
 // Clipping of given gradients, and code that clips and steps with any optimizer.
+#include "runtime/train/clip_grad_norm.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

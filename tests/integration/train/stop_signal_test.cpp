@@ -1,4 +1,6 @@
 // A signal that one rank receives stops all ranks after the same step.
+#include "runtime/train/checkpoint/stop_signal.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -7,7 +9,6 @@
 #include <string>
 
 #include "runtime/comm/control/activity.h"
-#include "runtime/train/checkpoint/checkpointer.h"
 #include "tests/integration/ddp/models.h"
 
 namespace lockstep::testing {
