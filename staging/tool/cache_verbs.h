@@ -1,4 +1,4 @@
-// The verbs of lockstep-stage that manage a node's cache: ls, verify, status, gc, prefetch.
+// The verbs of lockstep-stage that fill and manage a node's cache: put, ls, verify, status, gc, prefetch.
 //
 // Threads: main's thread.
 #pragma once
@@ -17,6 +17,7 @@ inline constexpr int kMaxKeepSeconds = 1'000'000'000;  // for --keep
 // The verbs that have a file of their own.
 void add_gc_verb(Tool& tool);
 void add_prefetch_verb(Tool& tool);
+void add_put_verb(Tool& tool);
 void add_status_verb(Tool& tool);
 
 /// "2026-11-21 03:04:05", in the node's time zone; "-" for no time.

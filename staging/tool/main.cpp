@@ -6,7 +6,6 @@
 #include "common/tool.h"
 #include "staging/step/step.h"
 #include "staging/tool/cache_verbs.h"
-#include "staging/tool/put_verb.h"
 
 int main(int argc, char** argv) {
   // A restrictive umask could lock the next call out. Files for other readers get explicit modes.

@@ -1,21 +1,25 @@
-#include "staging/tool/put_verb.h"
+// lockstep-stage put: copies sources into the cache of this node, or of several nodes together.
 
+#include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "common/environment.h"
 #include "common/error.h"
 #include "common/files.h"
+#include "common/leaf/random.h"
 #include "common/leaf/text.h"
 #include "common/units.h"
 #include "staging/tool/cache_verbs.h"
 #include "staging/tool/copy_progress.h"
-#include "staging/tool/nodes_key.h"
 #include "staging/transfer/put.h"
 #include "staging/transfer/put_nodes.h"
 
@@ -36,6 +40,54 @@ struct PutArguments {
   int call_timeout = 0;
   std::string shared;
 };
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t kKeyBytes = 32;
+
+fs::path key_path() {
+  if (const auto config = environment::get("XDG_CONFIG_HOME"))
+    return fs::path(*config) / "lockstep/nodes.key";
+  if (const auto home = environment::get("HOME")) return fs::path(*home) / ".config/lockstep/nodes.key";
+  fail_usage("--nodes needs a key, and HOME is not set: give --key-file or set LOCKSTEP_RENDEZVOUS_KEY");
+}
+
+// The file gets its name only when it is complete. If several processes make it at once, the first one stays.
+void make_key(const fs::path& path) {
+  std::error_code error;
+  fs::create_directories(path.parent_path(), error);
+  if (error) fail("cannot make the folder {}: {}", path.parent_path().string(), error.message());
+  std::string temporary = path.string() + ".XXXXXX";
+  const UniqueFd fd(::mkostemp(temporary.data(), O_CLOEXEC));  // 0600
+  if (!fd) fail_errno("cannot make {}", temporary);
+  int made = 0;
+  try {
+    write_all(fd.get(), random_hex(kKeyBytes) + "\n", temporary);
+    if (::link(temporary.c_str(), path.c_str()) != 0 && errno != EEXIST) made = errno;
+  } catch (...) {
+    ::unlink(temporary.c_str());
+    throw;
+  }
+  ::unlink(temporary.c_str());
+  if (made != 0) fail("cannot make {}: {}", path.string(), std::generic_category().message(made));
+}
+
+// The user's key, which nodes share without Slurm if the user names no other: lockstep/nodes.key in $XDG_CONFIG_HOME or
+// ~/.config, made if it is missing. Nodes that share the home folder have the same key.
+std::string own_nodes_key() {
+  const fs::path path = key_path();
+  if (!fs::exists(path)) make_key(path);
+  const UniqueFd fd = open_file(path, O_RDONLY);
+  struct stat status = {};
+  if (::fstat(fd.get(), &status) != 0) fail_errno("cannot read {}", path.string());
+  if (status.st_uid != ::geteuid() || (status.st_mode & 077) != 0) {
+    fail("other users can read or write {}: remove it, and the next call makes a new one", path.string());
+  }
+  std::string key = read_text_file(path);
+  while (!key.empty() && key.back() == '\n') key.pop_back();
+  if (key.empty()) fail("{} is empty: remove it, and the next call makes a new one", path.string());
+  return key;
+}
 
 std::string key_of(const PutArguments& arguments) {
   if (arguments.key_file.empty()) {
