@@ -13,7 +13,6 @@
 #include "common/job_limits.h"
 #include "common/ordered_prefetch.h"
 #include "common/units.h"
-#include "runtime/archive.h"
 #include "runtime/comm/alike.h"
 #include "runtime/comm/communicator.h"
 #include "runtime/comm/world.h"
@@ -28,6 +27,7 @@
 #include "runtime/data/plan/suggest.h"
 #include "runtime/profile/spans.h"
 #include "runtime/profile/step_timer.h"
+#include "runtime/torch_archive.h"
 
 namespace lockstep::data {
 namespace {

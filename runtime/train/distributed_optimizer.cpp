@@ -5,10 +5,10 @@
 #include <iterator>
 
 #include "common/error.h"
-#include "runtime/archive.h"
 #include "runtime/ddp/device.h"
 #include "runtime/ddp/device_times.h"
 #include "runtime/ddp/replicas.h"
+#include "runtime/torch_archive.h"
 #include "runtime/torch_version.h"
 #include "runtime/train/optimizer_state.h"
 #include "runtime/train/sharding.h"

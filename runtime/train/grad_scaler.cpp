@@ -7,9 +7,9 @@
 #include <utility>
 
 #include "common/error.h"
-#include "runtime/archive.h"
 #include "runtime/ddp/device.h"
 #include "runtime/ddp/seen_tensors.h"
+#include "runtime/torch_archive.h"
 #include "runtime/torch_version.h"
 #include "runtime/train/fused_device.h"
 

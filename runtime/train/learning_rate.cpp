@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "common/error.h"
-#include "runtime/archive.h"
+#include "runtime/torch_archive.h"
 #include "runtime/train/distributed_optimizer.h"
 
 namespace lockstep {

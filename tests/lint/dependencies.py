@@ -27,10 +27,10 @@ ALLOWED = {
     "runtime/profile": ["common", "runtime/profile", "exporters/record"],
     "runtime/comm": ["common", "runtime/comm", "runtime/profile"],  # World owns the rank's StepTimer
     "runtime/comm/shm": ["common", "runtime/comm/shm"],
-    "runtime/ddp": ["common", "runtime/archive.h", "runtime/torch_version.h", "runtime/profile", "runtime/comm", "runtime/ddp"],
+    "runtime/ddp": ["common", "runtime/torch_archive.h", "runtime/torch_version.h", "runtime/profile", "runtime/comm", "runtime/ddp"],
     "runtime/prometheus": ["common", "runtime/comm", "runtime/prometheus", "exporters/families", "exporters/record"],
-    "runtime/train": ["common", "runtime/profile/accelerator.h", "runtime/profile/module_owners.h", "runtime/profile/operator_faults.h", "runtime/profile/operators.h", "runtime/archive.h", "runtime/torch_version.h", "runtime/comm", "runtime/ddp", "runtime/train"],
-    "runtime/data": ["common", "runtime/profile", "runtime/comm", "runtime/ddp", "runtime/data", "staging/pack", "runtime/archive.h"],
+    "runtime/train": ["common", "runtime/profile/accelerator.h", "runtime/profile/module_owners.h", "runtime/profile/operator_faults.h", "runtime/profile/operators.h", "runtime/torch_archive.h", "runtime/torch_version.h", "runtime/comm", "runtime/ddp", "runtime/train"],
+    "runtime/data": ["common", "runtime/profile", "runtime/comm", "runtime/ddp", "runtime/data", "staging/pack", "runtime/torch_archive.h"],
     "exporters/record": ["exporters/record"],
     "exporters/families": ["common", "exporters/record", "exporters/families"],
     "exporters": ["common", "exporters/staging_record.h"],

@@ -4,7 +4,7 @@
 #include <sstream>
 #include <utility>
 
-#include "runtime/archive.h"
+#include "runtime/torch_archive.h"
 #include "runtime/train/checkpoint/items.h"
 
 namespace lockstep::checkpoint {

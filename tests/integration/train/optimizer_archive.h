@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/archive.h"
+#include "runtime/torch_archive.h"
 #include "runtime/train/distributed_optimizer.h"
 #include "tests/archive_in_memory.h"
 #include "tests/integration/mpi_world.h"
