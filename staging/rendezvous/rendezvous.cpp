@@ -169,9 +169,8 @@ RingPart Rendezvous::states(std::size_t number, const std::string& states) {
 }
 
 Contents Rendezvous::contents(std::size_t number, const std::string& digest, bool lacks) {
-  const nlohmann::json answer =
-      exchange(fmt::format("{}:{}", kContentsRound, number), {{"digest", digest}, {"lacks", lacks}});
-  return {.equal = answer.at("equal"), .again = answer.at("again"), .lost = answer.at("lost")};
+  return contents_from(
+      exchange(fmt::format("{}:{}", kContentsRound, number), {{"digest", digest}, {"lacks", lacks}}));
 }
 
 bool Rendezvous::has_left(std::uint32_t node) {

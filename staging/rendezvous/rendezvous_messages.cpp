@@ -65,6 +65,14 @@ Verdict Verdict::from_text(const std::string& text) {
   });
 }
 
+nlohmann::json to_json(const Contents& contents) {
+  return {{"equal", contents.equal}, {"again", contents.again}, {"lost", contents.lost}};
+}
+
+Contents contents_from(const nlohmann::json& value) {
+  return {.equal = value.at("equal"), .again = value.at("again"), .lost = value.at("lost")};
+}
+
 nlohmann::json to_json(const NodeProgress& progress) {
   return {{"source", progress.source},
           {"done", progress.done},

@@ -78,6 +78,10 @@ struct Contents {
   bool lost = false;   ///< a node has left since the ring began
 };
 
+nlohmann::json to_json(const Contents& contents);
+/// Throws nlohmann::json::exception.
+Contents contents_from(const nlohmann::json& value);
+
 nlohmann::json to_json(const NodeProgress& progress);
 /// Throws nlohmann::json::exception.
 NodeProgress node_progress_from(const nlohmann::json& value);

@@ -285,12 +285,8 @@ void RendezvousServer::answer_complete_rounds(Group& group) {
     if (name.starts_with(kStatesRound)) {
       answer_states(group, name);
     } else if (name.starts_with(kContentsRound)) {
-      const bool lost = std::any_of(group.ring.begin(), group.ring.end(),
-                                    [&](std::uint32_t node) { return group.left.contains(node); });
-      send_all(group,
-               RoundMessage{
-                   name, {{"equal", round.contents.equal}, {"again", round.contents.again}, {"lost", lost}}}
-                   .to_text());
+      for (const std::uint32_t node : group.ring) round.contents.lost |= group.left.contains(node);
+      send_all(group, RoundMessage{name, to_json(round.contents)}.to_text());
     } else {
       for (const std::uint32_t id : group.joined) round.data.try_emplace(id);
       send_all(group, RoundMessage{name, group_nodes(round.data)}.to_text());

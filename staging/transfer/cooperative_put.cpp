@@ -267,7 +267,7 @@ bool is_staged(const PutContext& context, const std::string& version) {
 }
 
 // One node looks at the sources for all, because file times may differ between clients of one file system: the first node;
-// if it has left, the next one. What three nodes could not read, no other one tries: a thousand nodes would look in turn.
+// if it has left, the next one. After three nodes the step fails: a thousand nodes would look in turn.
 Identities identify(PeerGroup& peers, const Contexts& contexts, Messages& hellos,
                     std::optional<Identities> own) {
   for (const auto& [node, hello] : hellos) {

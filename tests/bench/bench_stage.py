@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Times the staging of data: cold (caches dropped, synced), warm, on several nodes at once, as many small files, and on
-several nodes of which one is slow, busy or lost. With --peers also times cp, rsync and sbcast, in turn. In all cases but cold the source lies on the metered file system:
+"""Times the staging of data: cold (caches dropped, synced), warm, on several nodes at once, as many small files, and with
+a slow, busy or lost node. With --peers also times cp, rsync and sbcast, in turn. In all cases but cold the source lies on the metered file system:
 one mount per node, one bandwidth for all of them together, and a delay per operation."""
 
 import contextlib

@@ -52,7 +52,7 @@ std::string option_variable(Option option);
 /// The name of that variable for srun's link.
 std::string link_variable();
 
-/// What such a variable is called in the environment of sbatch, srun and a job: srun removes what is before the name.
+/// The name of such a variable in the environment of sbatch, srun and a job. Srun removes the prefix.
 std::string passed_variable(const std::string& name);
 
 }  // namespace lockstep::spank
