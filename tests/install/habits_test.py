@@ -10,7 +10,6 @@ import os
 import pathlib
 import pty
 import re
-import signal
 import subprocess
 import sys
 import tempfile
@@ -210,17 +209,6 @@ class Habits(unittest.TestCase):
         with os.fdopen(reader, "rb") as shown:
             self.assertEqual(0, answer.returncode)
             self.assertIn(b"\r\033[K", shown.read1(65536))
-
-    def test_exporter_ends_with_0_when_it_is_stopped(self):
-        (world / "exported").mkdir()
-        exporter = subprocess.Popen(
-            [BIN / "lockstep-exporter", "--json", "--listen", "127.0.0.1:0", "--records", "exported"],
-            cwd=world, env=environment(), stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
-        self.assertIn("url", json.loads(exporter.stdout.readline()))
-        exporter.send_signal(signal.SIGTERM)
-        self.assertEqual(0, exporter.wait(timeout=30))
-        exporter.stdout.close()
 
     @each(lambda: all_verbs())
     def test_completion_names_every_verb_and_option(self, tool, verb, arguments):

@@ -385,12 +385,6 @@ TEST(AllReduce, WorksForALateRankWithoutASlice) {
   }
 }
 
-TEST(Broadcast, RefusesARootThatDoesNotExist) {
-  std::int32_t value = 0;
-  EXPECT_THROW(communicator().broadcast({&value, 1, DataType::i32}, world().size(), "nobody's")->wait(),
-               Error);
-}
-
 TEST(Communicator, RunsOperationsInTheOrderOfTheirStart) {
   std::vector<std::int64_t> values(50, 1);
   std::vector<WorkHandle> works;

@@ -3,15 +3,6 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <png.h>
-
-// jpeglib.h does not compile before stdio.h.
-// clang-format off
-#include <cstdio>
-#include <jpeglib.h>
-// clang-format on
-
-#include <cstdlib>
 
 #include "common/error.h"
 #include "common/files.h"
@@ -19,49 +10,18 @@
 #include "runtime/data/loader.h"
 #include "runtime/data/loader_options.h"
 #include "tests/integration/data/loader_fixture.h"
+#include "tests/pictures_in_memory.h"
 
 namespace lockstep::data {
 
 using Pixels = std::vector<std::uint8_t>;
 
 inline std::string png_of(const Pixels& pixels, const ImageSize& size) {
-  png_image image{};
-  image.version = PNG_IMAGE_VERSION;
-  image.width = static_cast<png_uint_32>(size.width);
-  image.height = static_cast<png_uint_32>(size.height);
-  image.format = PNG_FORMAT_RGB;
-  png_alloc_size_t bytes = 0;
-  png_image_write_to_memory(&image, nullptr, &bytes, 0, pixels.data(), 0, nullptr);
-  std::string packed(bytes, '\0');
-  png_image_write_to_memory(&image, packed.data(), &bytes, 0, pixels.data(), 0, nullptr);
-  packed.resize(bytes);
-  return packed;
+  return testing::png_in_memory(pixels.data(), size.height, size.width, PNG_FORMAT_RGB);
 }
 
 inline std::string jpeg_of(const Pixels& pixels, const ImageSize& size) {
-  jpeg_compress_struct jpeg{};
-  jpeg_error_mgr errors{};
-  jpeg.err = jpeg_std_error(&errors);
-  jpeg_create_compress(&jpeg);
-  unsigned char* memory = nullptr;
-  unsigned long bytes = 0;
-  jpeg_mem_dest(&jpeg, &memory, &bytes);
-  jpeg.image_width = static_cast<JDIMENSION>(size.width);
-  jpeg.image_height = static_cast<JDIMENSION>(size.height);
-  jpeg.input_components = 3;
-  jpeg.in_color_space = JCS_RGB;
-  jpeg_set_defaults(&jpeg);
-  jpeg_set_quality(&jpeg, 98, TRUE);
-  jpeg_start_compress(&jpeg, TRUE);
-  while (jpeg.next_scanline < jpeg.image_height) {
-    auto* row = const_cast<JSAMPROW>(pixels.data() + jpeg.next_scanline * size.width * 3);
-    jpeg_write_scanlines(&jpeg, &row, 1);
-  }
-  jpeg_finish_compress(&jpeg);
-  std::string packed(reinterpret_cast<const char*>(memory), bytes);
-  jpeg_destroy_compress(&jpeg);
-  std::free(memory);
-  return packed;
+  return testing::jpeg_in_memory(pixels.data(), size.height, size.width);
 }
 
 inline constexpr ImageSize kSize{.height = 12, .width = 10};

@@ -177,8 +177,6 @@ TEST_F(ImageLoader, RawPixelsMayBeginLikeAnImage) {
   for (const std::string begin : {"\xff\xd8\xff\xe0", "\x89PNG\r\n\x1a\n"}) {
     for (const std::string kind : {".raw", ".rgb8", ".a.bin", ""}) {
       files_.clear();
-      std::filesystem::remove_all(folder_);
-      std::filesystem::create_directories(folder_ / "files");
       Pixels pixels = picture(1);
       std::copy(begin.begin(), begin.end(), pixels.begin());
       write("i000" + kind, {pixels.begin(), pixels.end()});

@@ -145,6 +145,40 @@ inline std::vector<std::int64_t> take(Loader& loader, std::uint64_t steps) {
   return ids;
 }
 
+// The samples of a packed batch are end to end, each with its tokens.
+inline void expect_packed_samples(const Batch& batch) {
+  const std::int64_t samples = batch.sample_ids.size(0);
+  ASSERT_EQ(batch.cu_seqlens.size(0), samples + 1);
+  for (std::int64_t i = 0; i < samples; ++i) {
+    const auto id = static_cast<SampleId>(batch.sample_ids[i].item<std::int64_t>());
+    const auto sample = static_cast<std::size_t>(sample_of(id)) % kSamples;
+    const auto begin = batch.cu_seqlens[i].item<std::int32_t>();
+    ASSERT_EQ(batch.cu_seqlens[i + 1].item<std::int32_t>() - begin, length_of(sample));
+    for (std::int64_t t = 0; t < length_of(sample); ++t) {
+      ASSERT_EQ(batch.tokens[begin + t].item<std::int64_t>(), token_of(sample, t));
+    }
+  }
+}
+
+// The samples of `steps` steps on each of `ranks`, one after the other; sets `state` to the state after them.
+inline std::vector<std::int64_t> take_on_ranks(const pack::Reader& reader, PlanOptions plan, int ranks,
+                                               std::uint64_t steps, std::string& state,
+                                               const LoaderOptions& options = {.workers = 1}) {
+  std::vector<std::int64_t> ids;
+  plan.ranks = ranks;
+  std::string after;
+  for (int rank = 0; rank < ranks; ++rank) {
+    Loader loader(reader, plan, rank, nullptr, options);
+    if (!state.empty()) resume(loader, state);
+    const auto mine = take(loader, steps);
+    ids.insert(ids.end(), mine.begin(), mine.end());
+    EXPECT_TRUE(rank == 0 || after == state_of(loader)) << "rank " << rank << " is at another position";
+    after = state_of(loader);
+  }
+  state = after;
+  return ids;
+}
+
 inline constexpr std::uint64_t kAll = ~std::uint64_t{0};
 
 }  // namespace lockstep::data

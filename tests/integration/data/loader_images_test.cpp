@@ -10,13 +10,10 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-using ::testing::ThrowsMessage;
 
 TEST_F(ImageLoader, BatchesHavePngJpegAndRawImagesWithTheirLabelsOnceInAnEpoch) {
   for (const std::string label : {"cls", "json"}) {
     files_.clear();
-    std::filesystem::remove_all(folder_);
-    std::filesystem::create_directories(folder_ / "files");
     write_all(label);
     ImageOptions options;
     options.label = label;
@@ -158,19 +155,6 @@ TEST_F(ImageLoader, DataThatIsSortedByLabelAndLargerThanABlockIsNamed) {
   EXPECT_EQ(said(14'000, false), "");
 }
 
-TEST_F(ImageLoader, WithoutLabelsThereAreNone) {
-  for (std::size_t i = 0; i < 5; ++i) write(fmt::format("i{}.png", i), png_of(picture(i), kSize));
-  ImageOptions options;
-  options.label = "";
-  Loader loader(pack(), {.ranks = 1, .cap = 4}, 0, nullptr, images(options));
-  std::int64_t images_seen = 0;
-  for (const Batch& batch : loader) {
-    EXPECT_FALSE(batch.labels.defined());
-    images_seen += batch.sample_ids.size(0);
-  }
-  EXPECT_EQ(images_seen, 5);
-}
-
 TEST_F(ImageLoader, AnImageOfAnotherSizeNamesTheSampleAndBothSizes) {
   write("i0.png", png_of(picture(0, {.height = 5, .width = 6}), {.height = 5, .width = 6}));
   write("i0.cls", "1");
@@ -195,13 +179,6 @@ TEST_F(ImageLoader, AnImageOfTooManyPixelsIsRefusedBeforeMemoryIsAllocated) {
   ImageOptions options;
   options.transform = [](ImageSample& /*sample*/) {};
   expect_failure(options, AllOf(HasSubstr("1000000 x 1000000"), HasSubstr("max_pixels")));
-}
-
-TEST_F(ImageLoader, ADamagedImageIsAnError) {
-  const std::string whole = png_of(picture(0), kSize);
-  write("i0.png", whole.substr(0, whole.size() / 2));
-  write("i0.cls", "1");
-  expect_failure({}, HasSubstr("PNG"));
 }
 
 TEST_F(ImageLoader, AnInvalidLabelIsRefusedWithTheReason) {

@@ -20,24 +20,6 @@ using ::testing::Each;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
-// The samples of `steps` steps on each of `ranks`, one after the other; sets `state` to the state after them.
-std::vector<std::int64_t> take_on_ranks(const pack::Reader& reader, PlanOptions plan, int ranks,
-                                        std::uint64_t steps, std::string& state) {
-  std::vector<std::int64_t> ids;
-  plan.ranks = ranks;
-  std::string after;
-  for (int rank = 0; rank < ranks; ++rank) {
-    Loader loader(reader, plan, rank, nullptr, {.workers = 1});
-    if (!state.empty()) resume(loader, state);
-    const auto mine = take(loader, steps);
-    ids.insert(ids.end(), mine.begin(), mine.end());
-    EXPECT_TRUE(rank == 0 || after == state_of(loader)) << "rank " << rank << " is at another position";
-    after = state_of(loader);
-  }
-  state = after;
-  return ids;
-}
-
 TEST_F(LoaderTest, ResumedAfterAnyStepOnOtherRanksEverySampleIsSeenOnce) {
   PlanOptions plan = options(150, 2);
   plan.epoch = 3;

@@ -7,25 +7,6 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// A PNG of one channel: numbers of 8 or 16 bits, or with `colours` indices of a palette.
-std::string png_of_numbers(const void* numbers, const ImageSize& size, png_uint_32 format,
-                           unsigned colours = 0) {
-  png_image image{};
-  image.version = PNG_IMAGE_VERSION;
-  image.width = static_cast<png_uint_32>(size.width);
-  image.height = static_cast<png_uint_32>(size.height);
-  image.format = format;
-  image.colormap_entries = colours;
-  Pixels palette(3 * std::size_t{colours});
-  for (std::size_t i = 0; i < palette.size(); ++i) palette[i] = static_cast<std::uint8_t>(251 - 3 * i);
-  png_alloc_size_t bytes = 0;
-  png_image_write_to_memory(&image, nullptr, &bytes, 0, numbers, 0, palette.data());
-  std::string packed(bytes, '\0');
-  png_image_write_to_memory(&image, packed.data(), &bytes, 0, numbers, 0, palette.data());
-  packed.resize(bytes);
-  return packed;
-}
-
 // The classes of a mask: grey values of 8 bits, indices of a palette (2 bits each), or numbers of 16 bits.
 TEST_F(ImageLoader, MasksHaveTheNumbersOfTheirPngsBesideTheLabels) {
   const auto value = [](std::size_t sample, std::size_t pixel) {
@@ -41,9 +22,12 @@ TEST_F(ImageLoader, MasksHaveTheNumbersOfTheirPngsBesideTheLabels) {
     write(fmt::format("i{}.png", i), png_of(picture(i), kSize));
     write(fmt::format("i{}.cls", i), std::to_string(i));
     const std::string name = fmt::format("i{}.mask.png", i);
-    if (i == 0) write(name, png_of_numbers(narrow.data(), kSize, PNG_FORMAT_GRAY));
-    if (i == 1) write(name, png_of_numbers(narrow.data(), kSize, PNG_FORMAT_RGB_COLORMAP, 4));
-    if (i == 2) write(name, png_of_numbers(wide.data(), kSize, PNG_FORMAT_LINEAR_Y));
+    const auto png = [](const auto& numbers, png_uint_32 format, unsigned colours = 0) {
+      return testing::png_in_memory(numbers.data(), kSize.height, kSize.width, format, colours);
+    };
+    if (i == 0) write(name, png(narrow, PNG_FORMAT_GRAY));
+    if (i == 1) write(name, png(narrow, PNG_FORMAT_RGB_COLORMAP, 4));
+    if (i == 2) write(name, png(wide, PNG_FORMAT_LINEAR_Y));
     if (i == 3) {
       write(name, {reinterpret_cast<const char*>(wide.data()), 2 * wide.size()});
     }

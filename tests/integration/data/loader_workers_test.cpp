@@ -365,38 +365,27 @@ TEST_F(LoaderTest, WaitingIsTimedAsDataWait) {
   EXPECT_LE(waited, timer.totals().step_ns);
 }
 
-TEST_F(LoaderTest, WorkersRunOnTheWorkerCpus) {
-  const int cpu = cpus_of_this_thread().back();
-  setenv("LOCKSTEP_WORKER_CPUS", std::to_string(cpu).c_str(), 1);
-  std::mutex mutex;
-  std::set<std::vector<int>> masks;
-  const WatchedReader reader(*reader_, [&](std::size_t) {
-    const std::lock_guard lock(mutex);
-    masks.insert(cpus_of_this_thread());
-  });
-  Loader loader(reader, alone(), 0, nullptr, {.workers = 2});
-  unsetenv("LOCKSTEP_WORKER_CPUS");
-  for (const Batch& batch : loader) EXPECT_GE(batch.step, 0);
-  EXPECT_EQ(masks, std::set<std::vector<int>>{{cpu}});
-}
-
-TEST_F(LoaderTest, WorkersOfATaskWithoutWorkerCpusRunOnAllOfItsCpus) {
+TEST_F(LoaderTest, WorkersRunOnTheWorkerCpusOrOnAllCpusOfTheTask) {
   const std::vector<int> all = cpus_of_this_thread();
-  setenv("LOCKSTEP_CPUS", format_cpu_list(all).c_str(), 1);
+  const auto masks_with = [&](const char* variable, const std::vector<int>& cpus) {
+    setenv(variable, format_cpu_list(cpus).c_str(), 1);
+    std::mutex mutex;
+    std::set<std::vector<int>> masks;
+    const WatchedReader reader(*reader_, [&](std::size_t) {
+      const std::lock_guard lock(mutex);
+      masks.insert(cpus_of_this_thread());
+    });
+    {
+      Loader loader(reader, alone(), 0, nullptr, {.workers = 2});
+      for (const Batch& batch : loader) EXPECT_GE(batch.step, 0);
+    }
+    unsetenv(variable);
+    return masks;
+  };
+  EXPECT_EQ(masks_with("LOCKSTEP_WORKER_CPUS", {all.back()}), std::set<std::vector<int>>{{all.back()}});
   bind_this_thread({all.front()});  // as OpenMP does
-  std::mutex mutex;
-  std::set<std::vector<int>> masks;
-  const WatchedReader reader(*reader_, [&](std::size_t) {
-    const std::lock_guard lock(mutex);
-    masks.insert(cpus_of_this_thread());
-  });
-  {
-    Loader loader(reader, alone(), 0, nullptr, {});
-    for (const Batch& batch : loader) EXPECT_GE(batch.step, 0);
-  }
+  EXPECT_EQ(masks_with("LOCKSTEP_CPUS", all), std::set<std::vector<int>>{all});
   bind_this_thread(all);
-  unsetenv("LOCKSTEP_CPUS");
-  EXPECT_EQ(masks, std::set<std::vector<int>>{all});
 }
 
 }  // namespace

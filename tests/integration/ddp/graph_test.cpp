@@ -100,23 +100,13 @@ void check_deep(const Options& options, bool user_calls_backward) {
 }
 
 TEST(Checkpointing, GivesTheGradientsOfOneProcess) {
-  check_deep(small_buckets(), false);
-}
-
-TEST(Checkpointing, EndsWithTheOutermostBackward) {
-  check_deep(small_buckets(), true);
-}
-
-TEST(Checkpointing, WorksWithAStaticGraph) {
-  auto options = small_buckets();
-  options.static_graph = true;
-  check_deep(options, true);
-}
-
-TEST(Checkpointing, WorksWithSeparateGradients) {
-  auto options = small_buckets();
-  options.gradient_as_bucket_view = false;
-  check_deep(options, true);
+  for (const bool user_calls_backward : {false, true}) check_deep(small_buckets(), user_calls_backward);
+  auto static_graph = small_buckets();
+  static_graph.static_graph = true;
+  check_deep(static_graph, true);
+  auto separate_gradients = small_buckets();
+  separate_gradients.gradient_as_bucket_view = false;
+  check_deep(separate_gradients, true);
 }
 
 TEST(Checkpointing, WithFindUnusedParametersIsRefusedWithARemedy) {
@@ -325,16 +315,12 @@ void check_branches(const DistributedDataParallelOptions& options, bool static_c
 }
 
 TEST(ControlFlow, MayDifferBetweenRanksAndSteps) {
-  auto options = small_buckets();
-  options.find_unused_parameters = true;
-  check_branches(options, false);
-}
-
-TEST(ControlFlow, MayDifferBetweenRanksAndStepsWithSeparateGradients) {
-  auto options = small_buckets();
-  options.find_unused_parameters = true;
-  options.gradient_as_bucket_view = false;
-  check_branches(options, false);
+  for (const bool as_view : {true, false}) {
+    auto options = small_buckets();
+    options.find_unused_parameters = true;
+    options.gradient_as_bucket_view = as_view;
+    check_branches(options, false);
+  }
 }
 
 // One backward of two forwards: the first ran under no_sync, the second uses fewer parameters.

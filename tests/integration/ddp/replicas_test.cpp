@@ -9,7 +9,6 @@ namespace lockstep::testing {
 namespace {
 
 using ::testing::HasSubstr;
-using ::testing::Not;
 
 bool last_rank() {
   return world().size() > 1 && world().rank() == world().size() - 1;
@@ -39,57 +38,60 @@ TEST(Replicas, WithDifferentOptionsAreRefusedByNameWithBothValues) {
   }
 }
 
-TEST(Replicas, WithAnAdditionalParameterAreRefusedByName) {
-  Net net;
-  if (last_rank()) net->register_module("zero", torch::nn::Linear(2, 2));
-  expect_refusal(net, small_buckets(), "parameter 9 is missing on rank 0 and 'zero.weight' Float [2, 2]");
-}
-
-TEST(Replicas, WithABufferOfAnotherTypeAreRefusedByName) {
-  Net net;
-  net->register_buffer("same", torch::zeros({2}));
-  net->register_buffer("counts", torch::zeros({4}, last_rank() ? torch::kInt : torch::kFloat));
-  expect_refusal(net, small_buckets(), "buffer 1 is 'counts' Float [4] on rank 0 and 'counts' Int [4]");
-}
-
-TEST(Replicas, WithABufferOfAnotherSizeAreRefusedByName) {
-  Net net;
-  net->register_buffer("counts", torch::zeros({last_rank() ? 5 : 4}));
-  expect_refusal(net, small_buckets(), "buffer 0 is 'counts' Float [4] on rank 0 and 'counts' Float [5]");
-}
-
-TEST(Replicas, WithAnAdditionalBufferAreRefusedByName) {
-  Net net;
-  if (!last_rank()) net->register_buffer("counts", torch::zeros({4}));
-  expect_refusal(net, small_buckets(), "buffer 0 is 'counts' Float [4] on rank 0 and missing");
-}
-
-TEST(Replicas, WithExpandedTensorsAreRefusedByName) {
-  {
+TEST(Replicas, ThatDifferAreRefusedByNameOnEveryRank) {
+  const struct {
+    const char* difference;
+    void (*make)(Net& net);
+    const char* values;
+  } cases[] = {
+      {"a parameter of another shape", [](Net& net) { net = Net(last_rank() ? 9 : 8); },
+       "parameter 1 is 'last.weight' Double [8, 8] on rank 0 and 'last.weight' Double [9, 9]"},
+      {"an additional parameter",
+       [](Net& net) {
+         if (last_rank()) net->register_module("zero", torch::nn::Linear(2, 2));
+       },
+       "parameter 9 is missing on rank 0 and 'zero.weight' Float [2, 2]"},
+      {"a buffer of another type",
+       [](Net& net) {
+         net->register_buffer("same", torch::zeros({2}));
+         net->register_buffer("counts", torch::zeros({4}, last_rank() ? torch::kInt : torch::kFloat));
+       },
+       "buffer 1 is 'counts' Float [4] on rank 0 and 'counts' Int [4]"},
+      {"a buffer of another size",
+       [](Net& net) { net->register_buffer("counts", torch::zeros({last_rank() ? 5 : 4})); },
+       "buffer 0 is 'counts' Float [4] on rank 0 and 'counts' Float [5]"},
+      {"a missing buffer",
+       [](Net& net) {
+         if (!last_rank()) net->register_buffer("counts", torch::zeros({4}));
+       },
+       "buffer 0 is 'counts' Float [4] on rank 0 and missing"},
+      {"an expanded buffer",
+       [](Net& net) {
+         const auto mask = torch::ones({1, 3}).expand({4, 3});
+         net->register_buffer("mask", last_rank() ? mask : mask.clone());
+       },
+       "buffer 0 is 'mask' Float [4, 3] on rank 0 and 'mask' Float [4, 3] with strides [0, 1]"},
+  };
+  for (const auto& each : cases) {
+    SCOPED_TRACE(each.difference);
     Net net;
-    net->register_parameter("gain", torch::ones({1}, torch::kDouble).expand({6}).detach());
-    EXPECT_THAT(error_of([&] { const DistributedDataParallel ddp(net, world()); }),
-                HasSubstr("parameter 'gain' is expanded"));
+    each.make(net);
+    expect_refusal(net, small_buckets(), each.values);
   }
-  Net net;
-  net->register_buffer("mask", torch::ones({1, 3}).expand({4, 3}));
-  EXPECT_THAT(error_of([&] { const DistributedDataParallel ddp(net, world()); }),
-              HasSubstr("buffer 'mask' is expanded"));
 }
 
-TEST(Replicas, WithSparseBuffersAreRefusedByName) {
-  Net net;
-  net->register_buffer("adjacency", torch::eye(3).to_sparse());
-  EXPECT_THAT(error_of([&] { const DistributedDataParallel ddp(net, world()); }),
-              HasSubstr("buffer 'adjacency' is Sparse"));
-}
-
-TEST(Replicas, OfAnExpandedBufferOnOneRankAreRefusedOnEveryRank) {
-  Net net;
-  const auto mask = torch::ones({1, 3}).expand({4, 3});
-  net->register_buffer("mask", last_rank() ? mask : mask.clone());
-  expect_refusal(net, small_buckets(),
-                 "buffer 0 is 'mask' Float [4, 3] on rank 0 and 'mask' Float [4, 3] with strides [0, 1]");
+TEST(Replicas, WithTensorsThatCannotBeSentAreRefusedByName) {
+  const auto refusal = [](const char* name, const torch::Tensor& tensor, bool is_parameter = false) {
+    Net net;
+    if (is_parameter) net->register_parameter(name, tensor);
+    if (!is_parameter) net->register_buffer(name, tensor);
+    return error_of([&] { const DistributedDataParallel ddp(net, world()); });
+  };
+  EXPECT_THAT(refusal("gain", torch::ones({1}, torch::kDouble).expand({6}).detach(), true),
+              HasSubstr("parameter 'gain' is expanded"));
+  EXPECT_THAT(refusal("mask", torch::ones({1, 3}).expand({4, 3})), HasSubstr("buffer 'mask' is expanded"));
+  EXPECT_THAT(refusal("adjacency", torch::eye(3).to_sparse()), HasSubstr("buffer 'adjacency' is Sparse"));
+  EXPECT_THAT(refusal("table", torch::empty({2}, torch::kMeta)), HasSubstr("buffer 'table' is on meta"));
 }
 
 TEST(TwoModelsInARow, ByTokensAreRefusedWithTheReason) {

@@ -83,6 +83,12 @@ std::string read(const fs::path& file) {
   return read_text_file(file);
 }
 
+mode_t mode_of(const fs::path& path) {
+  struct stat status {};
+  EXPECT_EQ(::lstat(path.c_str(), &status), 0) << path;
+  return status.st_mode & 07777U;
+}
+
 void flip_byte(const fs::path& file, std::uint64_t offset) {
   struct stat status {};
   ASSERT_EQ(::stat(file.c_str(), &status), 0);

@@ -51,6 +51,9 @@ std::string read(const fs::path& file);
 /// A sample's payload.
 std::string read_sample(const pack::Reader& reader, std::size_t i);
 
+/// Its permissions; a link is not followed.
+mode_t mode_of(const fs::path& path);
+
 /// Changes one byte of a file, whatever its permissions and times: the times stay.
 void flip_byte(const fs::path& file, std::uint64_t offset);
 

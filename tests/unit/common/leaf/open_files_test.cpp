@@ -6,11 +6,11 @@
 #include <sys/socket.h>
 
 #include <chrono>
-#include <functional>
 #include <string>
 
 #include "common/error.h"
 #include "common/sockets.h"
+#include "tests/unit/message_of.h"
 
 namespace lockstep {
 namespace {
@@ -29,15 +29,6 @@ class OpenFiles : public ::testing::Test {
   rlimit before_{};
 };
 
-std::string error_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
-}
-
 TEST_F(OpenFiles, LimitIsRaisedToTheHardLimit) {
   set(before_.rlim_max / 2);
   raise_open_files_limit();
@@ -52,8 +43,8 @@ TEST_F(OpenFiles, WithoutFreeDescriptorsConnectingAndListeningSaySo) {
   const int next = UniqueFd(::socket(AF_INET, SOCK_STREAM, 0)).get();
   set(static_cast<rlim_t>(next));
   const auto expect = ::testing::HasSubstr("no file descriptor is left: raise the limit of open files");
-  EXPECT_THAT(error_of([&] { connect_to({"127.0.0.1"}, port, std::chrono::milliseconds(1000)); }), expect);
-  EXPECT_THAT(error_of([&] { listen_on(0, 0, port); }), expect);
+  EXPECT_THAT(message_of([&] { connect_to({"127.0.0.1"}, port, std::chrono::milliseconds(1000)); }), expect);
+  EXPECT_THAT(message_of([&] { listen_on(0, 0, port); }), expect);
 }
 
 }  // namespace

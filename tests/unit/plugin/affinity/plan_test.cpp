@@ -147,32 +147,14 @@ TEST(PlanWithGpus, TheConsoleChipIsNotAGpu) {
   EXPECT_THROW(find_gpus(machine, "0,07:00.0"), UsageError) << "the same one twice";
 }
 
-// hybrid.xml: cores 0-3 fast with two threads (CPUs 0-7), cores 4-11 slow with one (CPUs 8-15).
-
-TEST(PlanOnHybridCores, EveryTaskGetsAnEqualShareOfEachKind) {
-  EXPECT_THAT(cpus(make_plan(data("hybrid.xml"), tasks(4))),
-              ElementsAre("0-1,8-9", "2-3,10-11", "4-5,12-13", "6-7,14-15"));
-}
-
 TEST(PlanOnHybridCores, KindsAreSharedAlsoWhenEachHasItsOwnCache) {
   Machine machine = load_description("l3:2 core:4 pu:1");
   for (std::size_t core = 4; core < 8; ++core) machine.cores[core].kind = 1;
   EXPECT_THAT(cpus(make_plan(machine, tasks(2))), ElementsAre("0-1,4-5", "2-3,6-7"));
 }
 
-TEST(PlanOnHybridCores, FewCpusPerTaskAreFastOnes) {
-  Request request = tasks(2);
-  request.cpus_per_task = 2;
-  EXPECT_THAT(cpus(make_plan(data("hybrid.xml"), request)), ElementsAre("0-1", "4-5"));
-}
-
 // restricted.xml: two packages of four cores with two threads (core i: CPUs i and i+8); CPU 3 is offline, the
 // cgroup hides CPUs 12-15, node 1 has no memory, node 2 has memory and no CPUs.
-
-TEST(PlanInACgroup, UsesCpusThatAreOnlineAndGranted) {
-  const auto plans = make_plan(data("restricted.xml"), tasks(2));
-  EXPECT_THAT(cpus(plans), ElementsAre("0-2,8-11", "4-7"));
-}
 
 TEST(PlanInACgroup, MemoryComesFromANodeWithMemory) {
   const auto plans = make_plan(data("restricted.xml"), tasks(2));
@@ -210,32 +192,44 @@ TEST(PlanShares, PolicyCoreUsesEveryCore) {
   EXPECT_THAT(plans[1].numa, ElementsAre(0, 1));
 }
 
-TEST(PlanShares, AShareLargerThanANodeTakesWholeNodesUnderPolicyNuma) {
-  const Machine machine = load_description("package:2 numa:2 core:8 pu:1");
-  EXPECT_THAT(cpus(make_plan(machine, tasks(2))), ElementsAre("0-15", "16-31"));
-  Request request = tasks(3);
-  EXPECT_THAT(cpus(make_plan(machine, request)), ElementsAre("0-10", "11-21", "22-31"));
-  request.policy = Policy::numa;
-  EXPECT_THAT(cpus(make_plan(machine, request)), ElementsAre("0-7", "8-15", "16-23"));
-}
-
-TEST(PlanShares, TasksStayWithinCachesWhereThatCostsNoCore) {
-  const Machine machine = load_description("l3:2 core:4 pu:1");
-  EXPECT_THAT(cpus(make_plan(machine, tasks(3))), ElementsAre("0-1", "2-3", "4-6"));
-  EXPECT_THAT(cpus(make_plan(load_description("l3:3 core:4 pu:1"), tasks(2))), ElementsAre("0-5", "6-11"));
-}
-
-TEST(PlanShares, PolicyCacheGivesWholeCaches) {
-  Request request = tasks(2);
-  request.policy = Policy::cache;
-  EXPECT_THAT(cpus(make_plan(load_description("l3:3 core:4 pu:1"), request)), ElementsAre("0-3", "4-7"));
-}
-
-TEST(PlanShares, FewTasksSpreadOverPackages) {
-  Request request = tasks(2);
-  request.cpus_per_task = 4;
-  EXPECT_THAT(cpus(make_plan(load_description("package:2 numa:2 core:8 pu:1"), request)),
-              ElementsAre("0-3", "16-19"));
+TEST(PlanShares, FollowTheMachineAndThePolicy) {
+  const struct {
+    const char* name;
+    const char* machine;
+    int tasks;
+    std::vector<std::string> shares;
+    int cpus_per_task = 0;
+    Policy policy = Policy::automatic;
+  } cases[] = {
+      // Cores 0-3 are fast with two threads (CPUs 0-7), cores 4-11 slow with one (CPUs 8-15).
+      {"every task gets an equal share of each kind",
+       "hybrid.xml",
+       4,
+       {"0-1,8-9", "2-3,10-11", "4-5,12-13", "6-7,14-15"}},
+      {"few CPUs of each task are fast ones", "hybrid.xml", 2, {"0-1", "4-5"}, 2},
+      {"only CPUs that are online and granted", "restricted.xml", 2, {"0-2,8-11", "4-7"}},
+      {"a share larger than a node", "package:2 numa:2 core:8 pu:1", 2, {"0-15", "16-31"}},
+      {"and not of whole nodes", "package:2 numa:2 core:8 pu:1", 3, {"0-10", "11-21", "22-31"}},
+      {"of whole nodes under policy numa",
+       "package:2 numa:2 core:8 pu:1",
+       3,
+       {"0-7", "8-15", "16-23"},
+       0,
+       Policy::numa},
+      {"within caches where that costs no core", "l3:2 core:4 pu:1", 3, {"0-1", "2-3", "4-6"}},
+      {"over caches where that costs a core", "l3:3 core:4 pu:1", 2, {"0-5", "6-11"}},
+      {"whole caches under policy cache", "l3:3 core:4 pu:1", 2, {"0-3", "4-7"}, 0, Policy::cache},
+      {"few tasks spread over packages", "package:2 numa:2 core:8 pu:1", 2, {"0-3", "16-19"}, 4},
+  };
+  for (const auto& each : cases) {
+    SCOPED_TRACE(each.name);
+    const bool is_file = std::string_view(each.machine).ends_with(".xml");
+    Request request = tasks(each.tasks);
+    request.cpus_per_task = each.cpus_per_task;
+    request.policy = each.policy;
+    EXPECT_EQ(cpus(make_plan(is_file ? data(each.machine) : load_description(each.machine), request)),
+              each.shares);
+  }
 }
 
 TEST(PlanShares, MoreTasksThanCoresShareThreadsThenCpus) {

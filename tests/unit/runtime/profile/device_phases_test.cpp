@@ -1,14 +1,7 @@
 // The record's phases are those of a device that is later than the host.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-#include <stdlib.h>  // NOLINT(modernize-deprecated-headers): setenv
-
-#include "common/clock.h"
-#include "exporters/record/reader.h"
 #include "runtime/profile/device_clock.h"
 #include "runtime/profile/profiler.h"
-#include "runtime/profile/step_timer.h"
-#include "tests/unit/exporters/temporary_folder.h"
+#include "tests/unit/runtime/profile/step_timer_fixture.h"
 
 namespace lockstep::profile {
 namespace {
@@ -43,11 +36,9 @@ class QueueClock : public DeviceClock {
   Queue& queue_;
 };
 
-class DevicePhasesTest : public ::testing::Test {
+class DevicePhasesTest : public StepTimerTest {
  protected:
   DevicePhasesTest() {
-    for (const char* name : {"LOCKSTEP_RECORD", "LOCKSTEP_REPORT_DIR", "LOCKSTEP_METRICS"}) ::unsetenv(name);
-    ::setenv("XDG_RUNTIME_DIR", folder_.path().c_str(), 1);
     timer_.emplace(Identity{.job_id = 5, .size = 1, .node = "n1", .program = "train"});
     timer_->use_device_clock(std::make_unique<QueueClock>(queue_));
   }
@@ -71,7 +62,6 @@ class DevicePhasesTest : public ::testing::Test {
     return counters.phase_ns[record::index(phase)];
   }
 
-  lockstep::testing::TemporaryFolder folder_;
   Queue queue_;
   std::optional<StepTimer> timer_;
 };
@@ -99,9 +89,7 @@ TEST_F(DevicePhasesTest, AStepIsRecordedWithTheDevicesTimesWhenTheDeviceHasFinis
 TEST_F(DevicePhasesTest, ADeviceThatKeepsUpWithTheHostWaitsForItsLaunches) {
   const auto launch = [&](Phase phase, bool device_keeps_up, std::uint64_t device_ns) {
     const auto scope = timer_->phase(phase);
-    const std::uint64_t begin = monotonic_ns();
-    while (monotonic_ns() < begin + 20'000) {
-    }
+    work_for_us(20);
     queue_.queued_ns += device_ns;
     if (device_keeps_up) queue_.run_all();
   };

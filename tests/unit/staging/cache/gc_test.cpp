@@ -312,32 +312,21 @@ TEST_F(CacheOfANode, AfterTheBudgetSlowStoresGetLessTime) {
 }
 
 TEST_F(CacheOfANode, AUserWhoStopsTheProcessDelaysOnlyTheirOwnStore) {
+  const auto user_does = [](seconds timeout, void (*work)()) {
+    return [=] {
+      cache::as_user(kOne, kOne, timeout, [=] {
+        work();
+        return nlohmann::json();
+      });
+    };
+  };
+  EXPECT_THAT(user_does(seconds(0), [] { ::pause(); }), ThrowsErrorWith("the process was stopped"));
   EXPECT_THAT(
-      [] {
-        cache::as_user(kOne, kOne, seconds(0), [] {
-          ::pause();
-          return nlohmann::json();
-        });
-      },
+      user_does(seconds(1), [] { ::kill(::getpid(), SIGSTOP); }),  // any process of the user may do this
       ThrowsErrorWith("the process was stopped"));
-  EXPECT_THAT(
-      [] {
-        cache::as_user(kOne, kOne, seconds(1), [] {
-          ::kill(::getpid(), SIGSTOP);  // any process of the user may do this
-          return nlohmann::json();
-        });
-      },
-      ThrowsErrorWith("the process was stopped"));
-  EXPECT_THAT(
-      [] {
-        cache::as_user(kOne, kOne, seconds(20), [] {
-          ::kill(::getpid(), SIGKILL);
-          return nlohmann::json();
-        });
-      },
-      ThrowsErrorWith("was killed by signal 9"));
-  EXPECT_THAT([] { cache::as_user(kOne, kOne, seconds(20), []() -> nlohmann::json { fail("no luck"); }); },
-              ThrowsErrorWith("no luck"));
+  EXPECT_THAT(user_does(seconds(20), [] { ::kill(::getpid(), SIGKILL); }),
+              ThrowsErrorWith("was killed by signal 9"));
+  EXPECT_THAT(user_does(seconds(20), [] { fail("no luck"); }), ThrowsErrorWith("no luck"));
 }
 
 // Its files are read-only already, which does not stop root, but does stop their user.

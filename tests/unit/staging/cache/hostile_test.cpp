@@ -22,12 +22,6 @@ using testing::IsEmpty;
 using LockKind = FileSystem::LockKind;
 using std::chrono::seconds;
 
-mode_t mode_of(const fs::path& path) {
-  struct stat status {};
-  EXPECT_EQ(::lstat(path.c_str(), &status), 0) << path;
-  return status.st_mode & 07777U;
-}
-
 class CachePlanted : public CacheGc {};
 
 TEST_F(CachePlanted, AModeIsNeverChangedThroughALink) {

@@ -169,11 +169,6 @@ TEST_F(CacheShared, AUserWhoTakesAllPossibleLocksBlocksNobody) {
 }
 
 TEST_F(CacheShared, PrefetchedAgainItStaysOpenForItsReaders) {
-  const auto mode = [&] {
-    struct stat status {};
-    EXPECT_EQ(::stat((shared() / "objects/a").c_str(), &status), 0);
-    return status.st_mode & 07777U;
-  };
   int changes = 0;
   staging_test::WatchedFileSystem system([&](int, const FileCall& call) {
     if (call.kind == FileCall::Kind::chmod) ++changes;
@@ -188,7 +183,7 @@ TEST_F(CacheShared, PrefetchedAgainItStaysOpenForItsReaders) {
     open(shared())->add_lease("a", step.file());
     EXPECT_THAT([&] { share(shared(), "a", kTwo, FileSystem::real()); },
                 ThrowsErrorWith("cannot change the permissions of object a"));
-    EXPECT_EQ(mode(), 0755U);
+    EXPECT_EQ(mode_of(shared() / "objects/a"), 0755U);
   }
   {
     const std::optional<ObjectLock> reading = open(shared())->find("a");
@@ -196,7 +191,7 @@ TEST_F(CacheShared, PrefetchedAgainItStaysOpenForItsReaders) {
                 ThrowsErrorWith("cannot change the permissions of object a"));
   }
   share(shared(), "a", kTwo, FileSystem::real());
-  EXPECT_EQ(mode(), 0750U);
+  EXPECT_EQ(mode_of(shared() / "objects/a"), 0750U);
 }
 
 TEST_F(CacheShared, OnlyRootsStoreIsTrusted) {

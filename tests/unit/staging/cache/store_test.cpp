@@ -7,31 +7,23 @@
 #include <fstream>
 
 #include "common/files.h"
-#include "staging/cache/incoming.h"
-#include "tests/unit/staging/staging_world.h"
+#include "tests/unit/staging/cache/cache_world.h"
 
 namespace lockstep::cache {
 namespace {
 
 namespace fs = std::filesystem;
 
+using staging_test::kName;
+using staging_test::mode_of;
 using staging_test::ThrowsErrorWith;
 using testing::ElementsAre;
 using testing::IsEmpty;
 using LockKind = FileSystem::LockKind;
 
-using staging_test::kName;
-
-class CacheStore : public staging_test::StagingTest {
+class CacheStore : public staging_test::CacheTest {
  protected:
-  static void publish(Store& store, const std::string& name, const std::string& content) {
-    const ObjectLock lock = store.lock(name, LockKind::exclusive);
-    Incoming incoming = store.begin(name, 0);
-    FileSystem::real().write_file(incoming.files() / "data", content, 0600);
-    incoming.publish({.name = name, .source = "/source", .bytes = content.size()});
-  }
-  std::vector<std::string> objects() const { return FileSystem::real().list(folder_ / "cache/objects"); }
-  fs::path cache() const { return folder_ / "cache"; }
+  std::vector<std::string> objects() const { return names(cache() / "objects"); }
 };
 
 TEST_F(CacheStore, APublishedObjectIsCompleteAndReadOnly) {
@@ -40,11 +32,8 @@ TEST_F(CacheStore, APublishedObjectIsCompleteAndReadOnly) {
   publish(store, kName, "data");
   ASSERT_TRUE(store.has(kName));
   EXPECT_EQ(staging_test::read(store.files(kName) / "data"), "data");
-  struct stat status {};
-  ASSERT_EQ(::stat((store.files(kName) / "data").c_str(), &status), 0);
-  EXPECT_EQ(status.st_mode & 0777, 0444U);
-  ASSERT_EQ(::stat(store.files(kName).c_str(), &status), 0);
-  EXPECT_EQ(status.st_mode & 0777, 0555U);
+  EXPECT_EQ(mode_of(store.files(kName) / "data"), 0444U);
+  EXPECT_EQ(mode_of(store.files(kName)), 0555U);
   const std::vector<ObjectInfo> list = store.list();
   ASSERT_EQ(list.size(), 1U);
   EXPECT_EQ(list[0].name, kName);
@@ -112,11 +101,8 @@ TEST_F(CacheStore, AKilledCopyIsContinued) {
   EXPECT_EQ(staging_test::content_of(store.files(kName)),
             (std::map<std::string, std::string>{{"b", "done"}, {"sub/a", "half"}}));
   EXPECT_EQ(staging_test::content_of(cache() / "objects" / kName).size(), 3U) << "more than object.json";
-  struct stat status {};
-  ASSERT_EQ(::stat((store.files(kName) / "sub").c_str(), &status), 0);
-  EXPECT_EQ(status.st_mode & 0777, 0555U);
-  ASSERT_EQ(::stat((store.files(kName) / "sub/a").c_str(), &status), 0);
-  EXPECT_EQ(status.st_mode & 0777, 0444U);
+  EXPECT_EQ(mode_of(store.files(kName) / "sub"), 0555U);
+  EXPECT_EQ(mode_of(store.files(kName) / "sub/a"), 0444U);
 }
 
 TEST_F(CacheStore, ADescriptionKeepsEveryFileName) {

@@ -2,7 +2,6 @@
 // and on several nodes.
 
 #include <fcntl.h>
-#include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -31,9 +30,7 @@ using testing::IsEmpty;
 TEST_F(StageStep, APythonJobContinuesToReadWhileLinksBecomeLocalFiles) {
   const fs::path pack = make_big_pack("p");
   Tasks tasks;
-  ASSERT_EQ(step({"--mode", "background", "--watch-fd", tasks.word(), "--bandwidth", "8000000", "--record",
-                  at("records")},
-                 {pack.string()}),
+  ASSERT_EQ(step_in_background(tasks, {pack.string()}, {"--bandwidth", "8000000", "--record", at("records")}),
             0)
       << said();
   EXPECT_TRUE(fs::is_symlink(data("p")) || fs::is_symlink(data("p/shard-000002.tar")))
@@ -59,9 +56,7 @@ print('mixed' if links and local else 'links: %d, mixed: %d' % (links, local))
   EXPECT_EQ(job.exit_code, 0) << job.error;
   EXPECT_EQ(job.output, "mixed\n");
   EXPECT_EQ(content_of(data("p")), content_of(pack));
-  int status = 0;
-  EXPECT_GT(::wait(&status), 0);
-  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  wait_for_helper();
   EXPECT_EQ(record().at("state"), "done");
   EXPECT_THAT(said(), HasSubstr("n1: staged p"));
   // The job's next step finds the copy.
@@ -71,10 +66,7 @@ print('mixed' if links and local else 'links: %d, mixed: %d' % (links, local))
 TEST_F(StageStep, WhileItCopiesNoCommandLineHasTheNamesOfTheData) {
   const fs::path pack = make_big_pack("secret");
   Tasks tasks;
-  ASSERT_EQ(
-      step({"--mode", "background", "--watch-fd", tasks.word(), "--bandwidth", "1000000"}, {pack.string()}),
-      0)
-      << said();
+  ASSERT_EQ(step_in_background(tasks, {pack.string()}, {"--bandwidth", "1000000"}), 0) << said();
   int ours = 0;
   for (const fs::directory_entry& process : fs::directory_iterator("/proc")) {
     std::ifstream file(process.path() / "cmdline");
@@ -93,7 +85,7 @@ TEST_F(StageStep, WhileItCopiesNoCommandLineHasTheNamesOfTheData) {
 TEST_F(StageStep, ATaskInTheFolderSeesAllFilesUntilTheEnd) {
   for (int i = 0; i < 200; ++i) write(fmt::format("plain/{:03}", i), std::string(1000, 'x'));
   Tasks tasks;
-  ASSERT_EQ(step({"--mode", "background", "--watch-fd", tasks.word()}, {at("plain")}), 0) << said();
+  ASSERT_EQ(step_in_background(tasks, {at("plain")}), 0) << said();
   ASSERT_TRUE(wait_for([&] { return !fs::is_symlink(data("plain")); }));
   const UniqueFd task = open_file(data("plain"), O_RDONLY | O_DIRECTORY);
   int status = 0;
@@ -172,9 +164,7 @@ TEST_F(StageStep, InTheBackgroundItNeedsAPipeThatTellsWhenTheStepEnds) {
 TEST_F(StageStep, TheHelperEndsWithTheStepAndTheNextContinuesTheCopy) {
   const fs::path pack = make_big_pack("p");
   Tasks tasks;
-  ASSERT_EQ(
-      step({"--mode", "background", "--watch-fd", tasks.word(), "--bandwidth", "200000"}, {pack.string()}),
-      0);
+  ASSERT_EQ(step_in_background(tasks, {pack.string()}, {"--bandwidth", "200000"}), 0);
   tasks.end();
   int ended = 0;
   const auto begin = std::chrono::steady_clock::now();
@@ -193,9 +183,7 @@ TEST_F(StageStep, RaisesItsLimitOfOpenFiles) {
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &lower), 0);
   Tasks tasks;
   const fs::path pack = make_big_pack("p");
-  ASSERT_EQ(
-      step({"--mode", "background", "--watch-fd", tasks.word(), "--bandwidth", "200000"}, {pack.string()}),
-      0);
+  ASSERT_EQ(step_in_background(tasks, {pack.string()}, {"--bandwidth", "200000"}), 0);
   ::setrlimit(RLIMIT_NOFILE, &before);
   int helper = 0;
   std::ifstream(fmt::format("/proc/self/task/{}/children", ::getpid())) >> helper;
@@ -225,9 +213,7 @@ TEST_F(StageStep, AFailureInTheBackgroundIsOneLineAndTheLinksStay) {
   const fs::path pack = make_big_pack("p");
   staging_test::flip_byte(pack / "shard-000001.tar", 3'000'000);
   const Tasks tasks;
-  ASSERT_EQ(
-      step({"--mode", "background", "--watch-fd", tasks.word(), "--record", at("records")}, {pack.string()}),
-      0);
+  ASSERT_EQ(step_in_background(tasks, {pack.string()}, {"--record", at("records")}), 0);
   int status = 0;
   EXPECT_GT(::wait(&status), 0);
   EXPECT_EQ(lines(said()), 1) << said();
@@ -262,21 +248,16 @@ TEST_F(StageStep, ReadsFromTheSourceIfStagingFailsAndThatIsAllowed) {
 
 TEST_F(StageStep, LeasesWhatItStages) {
   const fs::path pack = make_large_pack("p", 30);
-  const fs::path held = folder_ / "cache0/leases/held/7.0";
-  fs::create_directories(held.parent_path());
-  fs::permissions(folder_ / "cache0", fs::perms::owner_all);
-  UniqueFd lock = open_file(held, O_RDWR | O_CREAT, 0600);
-  ASSERT_EQ(::flock(lock.get(), LOCK_SH), 0);
-  ASSERT_EQ(step({"--lease", held.string()}, {pack.string()}), 0) << said();
+  UniqueFd lock = lease("7.0");
+  ASSERT_EQ(step({"--lease", lease_file("7.0")}, {pack.string()}), 0) << said();
   cache::Store store(folder_ / "cache0");
   const std::string object = store.list().at(0).name;
   EXPECT_TRUE(store.leased(object));
   lock.reset();
   EXPECT_FALSE(store.leased(object));
   // A later step of the job, which has nothing to stage, uses it too.
-  lock = open_file(folder_ / "cache0/leases/held/7.1", O_RDWR | O_CREAT, 0600);
-  ASSERT_EQ(::flock(lock.get(), LOCK_SH), 0);
-  ASSERT_EQ(step({"--lease", at("cache0/leases/held/7.1")}, {pack.string()}), 0) << said();
+  lock = lease("7.1");
+  ASSERT_EQ(step({"--lease", lease_file("7.1")}, {pack.string()}), 0) << said();
   EXPECT_TRUE(store.leased(object));
 }
 

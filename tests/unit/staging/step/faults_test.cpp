@@ -91,12 +91,6 @@ class StageStepFaults : public StageStep {
     EXPECT_TRUE(wait_for([&] { return copies("index.lockstep", 0) && copies("shard-000000.tar", 1); }));
     return nodes;
   }
-  /// Waits for the helper, which must end with code 0.
-  void wait_for_helper() const {
-    int status = 0;
-    ASSERT_GT(::wait(&status), 0);
-    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-  }
 };
 
 TEST_F(StageStepFaults, IfAllNodesLoseSrunTheyEndInTheSameWay) {
@@ -176,9 +170,7 @@ TEST_F(StageStepFaults, ANodeThatCannotReachSrunDoesNotContinueAlone) {
 TEST_F(StageStepFaults, AHelperThatIsKilledInTheBackgroundIsReportedAndTheLinksLeadToTheSource) {
   const fs::path pack = make_big_pack("p");
   Tasks tasks;
-  ASSERT_EQ(step({"--mode", "background", "--watch-fd", tasks.word(), "--bandwidth", "3000000", "--record",
-                  at("records")},
-                 {pack.string()}),
+  ASSERT_EQ(step_in_background(tasks, {pack.string()}, {"--bandwidth", "3000000", "--record", at("records")}),
             0);
   EXPECT_TRUE(wait_for([&] { return copies("shard-000001.tar"); }));
   ::kill(helper(), SIGKILL);
@@ -193,9 +185,7 @@ TEST_F(StageStepFaults, AHelperThatIsKilledInTheBackgroundIsReportedAndTheLinksL
 TEST_F(StageStepFaults, TheSupervisorOfAKilledHelperEndsWithTheStepEvenIfItWaitsForALock) {
   const fs::path pack = make_big_pack("p");
   Tasks tasks;
-  ASSERT_EQ(
-      step({"--mode", "background", "--watch-fd", tasks.word(), "--bandwidth", "3000000"}, {pack.string()}),
-      0);
+  ASSERT_EQ(step_in_background(tasks, {pack.string()}, {"--bandwidth", "3000000"}), 0);
   EXPECT_TRUE(wait_for([&] { return copies("shard-000000.tar"); }));
   const UniqueFd lock = open_file(at("cache0/jobs/7/lock"), O_RDWR, 0);
   ASSERT_EQ(::flock(lock.get(), LOCK_EX), 0);
@@ -295,9 +285,7 @@ TEST_F(StageStepFaults, AFileThatIsRewrittenMeanwhileNeverGetsIntoTheJob) {
   write("plain/a", std::string(500'000, 'a'));
   write("plain/b", std::string(std::size_t{12} << 20U, 'b'));
   Tasks tasks;
-  ASSERT_EQ(step({"--mode", "background", "--watch-fd", tasks.word(), "--bandwidth", "6000000", "--record",
-                  at("records")},
-                 {at("plain")}),
+  ASSERT_EQ(step_in_background(tasks, {at("plain")}, {"--bandwidth", "6000000", "--record", at("records")}),
             0)
       << said();
   ASSERT_TRUE(wait_for([&] { return copies("b"); }));
@@ -315,9 +303,7 @@ TEST_F(StageStepFaults, AFileThatIsRewrittenMeanwhileNeverGetsIntoTheJob) {
 TEST_F(StageStepFaults, TheHelperInTheBackgroundIsNice) {
   const fs::path pack = make_big_pack("p");
   Tasks tasks;
-  ASSERT_EQ(
-      step({"--mode", "background", "--watch-fd", tasks.word(), "--bandwidth", "3000000"}, {pack.string()}),
-      0);
+  ASSERT_EQ(step_in_background(tasks, {pack.string()}, {"--bandwidth", "3000000"}), 0);
   EXPECT_EQ(::getpriority(PRIO_PROCESS, static_cast<id_t>(helper())), 10);
   tasks.end();
 }

@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -113,6 +114,18 @@ class StageStep : public StagingTest {
   int step(const std::vector<std::string>& more, const std::vector<std::string>& sources,
            int node = 0) const {
     return end_of(start(more, sources, node));
+  }
+  /// Starts the step, which stages in the background until `tasks` end; what stages becomes a child of this process.
+  int step_in_background(const Tasks& tasks, const std::vector<std::string>& sources,
+                         std::vector<std::string> more = {}) const {
+    more.insert(more.end(), {"--mode", "background", "--watch-fd", tasks.word()});
+    return step(more, sources);
+  }
+  /// Waits for what stages in the background, which must end with code 0.
+  static void wait_for_helper() {
+    int status = 0;
+    ASSERT_GT(::wait(&status), 0);
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
   }
   std::string said(int node = 0) const { return read(at(fmt::format("error.{}", node))); }
   static std::ptrdiff_t lines(const std::string& text) { return std::count(text.begin(), text.end(), '\n'); }

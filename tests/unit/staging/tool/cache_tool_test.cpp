@@ -18,6 +18,7 @@ namespace {
 namespace fs = std::filesystem;
 
 using nlohmann::json;
+using staging_test::mode_of;
 using testing::HasSubstr;
 
 class CacheTool : public staging_test::CacheTest {
@@ -45,9 +46,7 @@ TEST_F(CacheTool, OnlyItsOwnerCanUseAStoreWhateverTheUmask) {
   ::umask(before);
   ASSERT_EQ(put.exit_code, 0) << put.error;
   for (const char* name : {"", "objects", "locks", "leases", "locks/.room"}) {
-    struct stat status {};
-    ASSERT_EQ(::stat((cache() / name).c_str(), &status), 0) << name;
-    EXPECT_EQ(status.st_mode & 0777U, S_ISDIR(status.st_mode) ? 0700U : 0600U) << name;
+    EXPECT_EQ(mode_of(cache() / name), fs::is_directory(cache() / name) ? 0700U : 0600U) << name;
   }
 }
 
@@ -120,9 +119,7 @@ TEST_F(CacheTool, GcAllKeepsToTheConfigurationAndWritesTheUsage) {
   EXPECT_EQ(done.exit_code, 0) << done.error;
   EXPECT_EQ(names(fs::path(at("disk")) / "0/objects").size(), 1U) << done.output;
   EXPECT_EQ(names(fs::path(at("ram")) / "0/objects").size(), 2U) << done.output;
-  struct stat status {};
-  ASSERT_EQ(::stat((at("ram") + "/usage.json").c_str(), &status), 0);
-  EXPECT_EQ(status.st_mode & 07777, 0644U);
+  EXPECT_EQ(mode_of(at("ram") + "/usage.json"), 0644U);
   json usage = json::parse(read_text_file(at("ram") + "/usage.json"));
   EXPECT_NEAR(usage.at("written").get<double>(), static_cast<double>(::time(nullptr)), 60);
   usage.erase("written");
@@ -209,17 +206,10 @@ TEST_F(CacheTool, PrefetchFillsTheSharedStoreWhateverTheUmask) {
   const json done = run_json({"prefetch", at("p"), "--cache", at("cache/shared")});
   ::umask(before);
   EXPECT_EQ(done.at("hit"), false);
-  for (const auto& [path, mode] :
-       std::map<std::string, mode_t>{{"", 0755}, {"objects", 0755}, {"locks", 0755}, {"leases", 0755}}) {
-    struct stat status {};
-    ASSERT_EQ(::stat((cache() / "shared" / path).c_str(), &status), 0);
-    EXPECT_EQ(status.st_mode & 07777, mode) << path;
-  }
-  struct stat status {};
-  ASSERT_EQ(::stat((cache() / "shared/leases" / done.at("object").get<std::string>()).c_str(), &status), 0);
-  EXPECT_EQ(status.st_mode & 07777, 01777U);
-  ASSERT_EQ(::stat((fs::path(done.at("path")) / "index.lockstep").c_str(), &status), 0);
-  EXPECT_EQ(status.st_mode & 07777, 0444U);
+  for (const char* path : {"shared", "shared/objects", "shared/locks", "shared/leases"})
+    EXPECT_EQ(mode_of(cache() / path), 0755U);
+  EXPECT_EQ(mode_of(cache() / "shared/leases" / done.at("object").get<std::string>()), 01777U);
+  EXPECT_EQ(mode_of(fs::path(done.at("path")) / "index.lockstep"), 0444U);
   EXPECT_EQ(run_json({"prefetch", at("p"), "--cache", at("cache/shared")}).at("hit"), true);
   EXPECT_EQ(run({"prefetch", at("p"), "--cache", at("cache/shared"), "--group", "no such group"}).exit_code,
             2);

@@ -6,13 +6,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <filesystem>
 #include <fstream>
 #include <regex>
 #include <sstream>
 #include <string>
 
 #include "plugin/spank/process/report.h"
+#include "tests/unit/exporters/temporary_folder.h"
 #include "tests/unit/message_of.h"
 
 namespace lockstep::spank {
@@ -97,15 +97,13 @@ TEST(Config, ReadsSizesAsSlurmWritesThem) {
 }
 
 TEST(Config, GcGetsTheWidestLimitsOfEachCache) {
-  std::string name = (std::filesystem::temp_directory_path() / "config_test.XXXXXX").string();
-  const int fd = ::mkstemp(name.data());
-  std::ofstream(name)
+  const lockstep::testing::TemporaryFolder folder;
+  const std::string file = folder / "lockstep.conf";
+  std::ofstream(file)
       << "cache = /a\nquota = 1G\ntotal = 4G\nreserve = 1G\n[gpu]\nquota = 2G\nram = 3G\n[big]\n"
          "cache = /b\ntotal = 0\n";
-  ::fchmod(fd, 0600);
-  ::close(fd);
-  const std::vector<CacheLimits> limits = cache_limits(name);
-  std::filesystem::remove(name);
+  ::chmod(file.c_str(), 0600);
+  const std::vector<CacheLimits> limits = cache_limits(file);
   constexpr std::uint64_t kGiB = std::uint64_t{1} << 30U;
   ASSERT_EQ(limits.size(), 3U);
   EXPECT_EQ(limits[0].cache, "/a");

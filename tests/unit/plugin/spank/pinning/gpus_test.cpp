@@ -33,17 +33,11 @@ TEST(Gpus, ValuesThatAreNotNumbersOfTheStepsGpusGiveNone) {
   EXPECT_THAT(gpus_of_task("-1", "0"), IsEmpty());
 }
 
-TEST(Gpus, GpusThatAllTasksSeeAreListedOnce) {
-  EXPECT_EQ(list_for_plan({{"0", "1"}, {"0", "1"}}), "0,1");
-}
-
-TEST(Gpus, SeparateGpusAreListedTaskByTask) {
-  EXPECT_EQ(list_for_plan({{"2"}, {"0"}}), "2,0");
+TEST(Gpus, AreListedForThePlanIfAllTasksSeeTheSameOrEquallyMany) {
+  EXPECT_EQ(list_for_plan({{"0", "1"}, {"0", "1"}}), "0,1") << "once";
+  EXPECT_EQ(list_for_plan({{"2"}, {"0"}}), "2,0") << "task by task";
   EXPECT_EQ(list_for_plan({{"0", "1"}, {"2", "3"}}), "0,1,2,3");
-}
-
-TEST(Gpus, GpusThatEqualBlocksCannotExpressAreNotListed) {
-  EXPECT_EQ(list_for_plan({{"0", "1"}, {"2"}}), "");
+  EXPECT_EQ(list_for_plan({{"0", "1"}, {"2"}}), "") << "equal blocks cannot express it";
   EXPECT_EQ(list_for_plan({{"0", "1"}, {"1", "2"}}), "");
   EXPECT_EQ(list_for_plan({{}, {"1"}}), "");
   EXPECT_EQ(list_for_plan({{"1"}, {}}), "");

@@ -18,15 +18,9 @@ std::string spare(const char* step, const char* of_tasks, const char* computing)
       spare_cpus(parse_cpu_list(step), parse_cpu_list(of_tasks), parse_cpu_list(computing)));
 }
 
-TEST(HelperCpus, AreTheCpusWithoutATask) {
-  EXPECT_EQ(spare("0-7", "0-3,6", "0-3"), "4-5,7");
-}
-
-TEST(HelperCpus, AreTheLoaderCpusWhereTasksHaveAllCpus) {
-  EXPECT_EQ(spare("0-7", "0-7", "0-2,4-6"), "3,7");
-}
-
-TEST(HelperCpus, AreAllCpusWhereTasksComputeOnAllCpus) {
+TEST(HelperCpus, AreThoseOnWhichNoTaskComputesOrElseAll) {
+  EXPECT_EQ(spare("0-7", "0-3,6", "0-3"), "4-5,7") << "CPUs without a task";
+  EXPECT_EQ(spare("0-7", "0-7", "0-2,4-6"), "3,7") << "the loaders' CPUs";
   EXPECT_EQ(spare("0-7", "0-7", "0-7"), "0-7");
 }
 

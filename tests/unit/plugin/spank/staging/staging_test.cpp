@@ -165,12 +165,9 @@ TEST(Staging, TheFoldersOfTheUsersJobsAreRecognised) {
     EXPECT_FALSE(is_record_folder(other, "/run/records", 1000)) << other;
 }
 
-TEST(Staging, AJobsDataIsInItsStore) {
-  EXPECT_EQ(data_folder(some_step()), "/cache/1000/jobs/7/data");
-}
-
 TEST(Staging, AJobThatWasQueuedAgainHasAFolderOfItsOwn) {
   StepOnNode step = some_step();
+  EXPECT_EQ(data_folder(step), "/cache/1000/jobs/7/data");
   EXPECT_THAT(step_arguments(step, {}, {}), testing::Not(testing::Contains("--restart")));
   step.restart = "2";
   EXPECT_EQ(data_folder(step), "/cache/1000/jobs/7-2/data");

@@ -281,23 +281,6 @@ TEST_F(PlanStateRefused, ForAnotherVersionWithWhatToDo) {
               ThrowsMessage<Error>(AllOf(HasSubstr("version 2"), HasSubstr("reads version 3"))));
 }
 
-TEST(OverLong, IsTruncatedSkippedOrSplit) {
-  const std::vector<std::uint32_t> lengths = {10, 250, 30, 100};
-  const auto ids = [&](TooLong too_long) {
-    const Plan plan = make_plan(lengths, {.ranks = 2, .cap = 100, .too_long = too_long}, "data");
-    expect_valid(plan, lengths, name_of(too_long));
-    std::vector<SampleId> all(plan.sample_ids().begin(), plan.sample_ids().end());
-    std::ranges::sort(all);
-    return all;
-  };
-  EXPECT_THAT(ids(TooLong::truncate), testing::ElementsAre(0, 1, 2, 3));
-  EXPECT_THAT(ids(TooLong::skip), testing::ElementsAre(0, 2, 3));
-  const SampleId piece = SampleId{1} << kPieceShift;
-  EXPECT_THAT(ids(TooLong::split), testing::ElementsAre(0, 1, 2, 3, piece | 1, 2 * piece | 1));
-  EXPECT_EQ(sample_of(2 * piece | 1), 1U);
-  EXPECT_EQ(piece_of(2 * piece | 1), 2U);
-}
-
 TEST(OverLong, IsRefusedIfItHasTooManyPieces) {
   const PlanOptions options{.cap = 1, .too_long = TooLong::split};
   const Plan plan = make_plan(std::vector<std::uint32_t>{2, 65536}, options);

@@ -96,6 +96,8 @@ TEST_F(FormatContents, FileNamesTellTheFormatOfAFolder) {
   write("m/index.json", "");
   write("m/shard.00000.mds", "");
   write("x/pictures/a.jpg", "");
+  write("several/a.rec", "");
+  write("several/b.h5", "");
   EXPECT_EQ(format_of("h"), Format::hdf5);
   EXPECT_EQ(format_of("n"), Format::plain);
   EXPECT_EQ(format_of("l"), Format::lmdb);
@@ -103,17 +105,12 @@ TEST_F(FormatContents, FileNamesTellTheFormatOfAFolder) {
   EXPECT_EQ(format_of("t"), Format::tfrecord);
   EXPECT_EQ(format_of("m"), Format::plain);
   EXPECT_EQ(format_of("x"), Format::plain);
+  EXPECT_EQ(format_of("several"), Format::plain);
   EXPECT_THAT(contents_of(folder_ / "l").files, ElementsAre("db/data.mdb"));
   EXPECT_THAT(contents_of(folder_ / "h").files, ElementsAre("readme.txt", "train.h5"));
   EXPECT_THAT(contents_of(folder_ / "m").files, ElementsAre("index.json", "shard.00000.mds"));
   EXPECT_EQ(name_of(Format::plain), "plain");
   EXPECT_EQ(name_of(Format::tfrecord), "tfrecord");
-}
-
-TEST_F(FormatContents, SeveralFormatsInOneFolderArePlainFiles) {
-  write("mixed/a.rec", "");
-  write("mixed/b.h5", "");
-  EXPECT_EQ(format_of("mixed"), Format::plain);
 }
 
 TEST_F(FormatContents, FilesWhoseNamesTellNothingAreRecognisedByTheirFirstBytes) {

@@ -1,7 +1,6 @@
 // The program lockstep-pack.
 
 #include <fcntl.h>
-#include <unistd.h>
 
 #include <csignal>
 #include <nlohmann/json.hpp>
@@ -177,7 +176,8 @@ TEST_F(PackTool, AWrongCallIsExitCodeTwo) {
   EXPECT_EQ(run({"cat", at("s")}).exit_code, 1);
 }
 
-TEST_F(PackTool, ASignalStopsTheWorkAndASecondOneEndsTheProgram) {
+// For the first one: continue_test.cpp, ASignalEndsTheProgramWithOneLineAndByThatSignal.
+TEST_F(PackTool, ASecondSignalEndsTheProgramAlthoughTheWorkGoesOn) {
   const Tool tool("lockstep-pack", "");
   EXPECT_EQ(staging_test::in_child([&] {
               run_until_stopped(tool, [](const std::atomic<bool>&) {
@@ -185,17 +185,6 @@ TEST_F(PackTool, ASignalStopsTheWorkAndASecondOneEndsTheProgram) {
               });
             }),
             128 + SIGINT);
-  // Work that stops ends the process by the same signal.
-  EXPECT_EQ(staging_test::in_child([&] {
-              try {
-                run_until_stopped(tool, [](const std::atomic<bool>& stop) {
-                  ::raise(SIGTERM);
-                  if (stop) throw Stopped("stopped");
-                });
-              } catch (const Error&) {
-              }
-            }),
-            128 + SIGTERM);
 }
 
 }  // namespace

@@ -55,24 +55,6 @@ TEST_F(StepOptions, StepTokensAreTheBudgetOfEveryStep) {
   EXPECT_FALSE(lines_of(read_text_file(plan()))[0].contains("step_tokens"));
 }
 
-TEST_F(StepOptions, AStepWithAnOutlierStretchesUpToTheLimit) {
-  std::string text = "length\n";
-  for (int i = 0; i < 200; ++i) text += i % 20 == 0 ? "100\n" : "10\n";
-  const std::string csv = write("tail.csv", text);
-  const std::vector<std::string> more = {"--cost", "0,1", "--step-tokens", "190", "--stretch"};
-  const auto with = [&](const std::string& stretch) {
-    std::vector<std::string> words = more;
-    words.push_back(stretch);
-    return made(csv, words);
-  };
-  const nlohmann::json never = with("1");
-  EXPECT_LE(never["step_tokens_max"], 1.0);
-  const nlohmann::json more_tokens = with("3");
-  EXPECT_GT(more_tokens["step_tokens_max"], 1.0);
-  EXPECT_LE(more_tokens["step_tokens_max"], 3 + 100 / 190.0);
-  EXPECT_LT(more_tokens["imbalance_cost"], never["imbalance_cost"].get<double>());
-}
-
 TEST_F(StepOptions, RandomnessIsRefusedWithTheReasonAndItsReplacement) {
   for (const char* value : {"1.5", "nonsense"}) {
     const ProcessResult result =
