@@ -59,8 +59,9 @@ void set_nonblocking(const UniqueFd& socket) {
 }
 
 void notice_dead_peer(const UniqueFd& socket, std::chrono::seconds within) {
-  // An idle connection is probed four times, so an outage of the network for 4/5 of the time does not end it.
-  constexpr int kProbes = 4;
+  // An idle connection is probed nine times, so an outage of the network for 4/5 of the time does not end it. With
+  // TCP_USER_TIMEOUT the kernel looks at the time since the last answer, not at the number of probes.
+  constexpr int kProbes = 9;
   const int seconds = static_cast<int>(within.count());
   const int interval = seconds / (kProbes + 1);
   set(socket, SOL_SOCKET, SO_KEEPALIVE, 1);

@@ -18,7 +18,7 @@ namespace lockstep {
 void set_nonblocking(const UniqueFd& socket);
 
 /// Makes the kernel close the connection, with ETIMEDOUT, after the other machine has not answered for about
-/// this long, 5 s at least. Also switches TCP_NODELAY on.
+/// this long, 10 s at least. Also switches TCP_NODELAY on.
 void notice_dead_peer(const UniqueFd& socket, std::chrono::seconds within = std::chrono::seconds(30));
 
 /// Sends all bytes. Throws Error naming `peer` if the connection is closed; never raises SIGPIPE.

@@ -141,7 +141,7 @@ bool SecureConnection::attempt(const Operation& operation) {
       break;
   }
   const std::string reason = openssl_reason();
-  if (!::SSL_is_init_finished(ssl_.get())) {
+  if (!authenticated_) {  // SSL_is_init_finished() is false after each error
     throw PeerError(fmt::format(
         "TLS handshake failed ({}): both sides must have the key of the same step and the same release",
         reason));
@@ -154,7 +154,7 @@ bool SecureConnection::step(Handshake handshake) {
   forget_key();
   if (::SSL_session_reused(ssl_.get()) != 1)
     throw PeerError("TLS handshake failed: it did not prove that it has the key");
-  return true;
+  return authenticated_ = true;
 }
 
 void SecureConnection::complete(Handshake handshake, milliseconds timeout) {

@@ -112,6 +112,7 @@ class SecureConnection {
   std::string identity_;      // of the client: its service and its name
   mutable std::mutex mutex_;  // guards ssl_
   std::unique_ptr<ssl_st, void (*)(ssl_st*)> ssl_;
+  bool authenticated_ = false;
   int wanted_ = 0;  // what the handshake waits for
   std::uint64_t handshake_bytes_ = 0;
   std::uint64_t key_bytes_ = std::uint64_t{256} << 30U;

@@ -189,17 +189,17 @@ class SourceBatch {
     Contents contents;
     try {
       contents = peers_.rendezvous().contents(rings_, digests, lacks);
-    } catch (const Error&) {  // other nodes failed
+      // A lost node may have read a file that changed meanwhile, and did not find that out.
+      for (const SourcePut* const source : ring_sources_) {
+        if (contents.lost && source->needed()) source->copy().check_source_again();
+      }
+    } catch (const Error&) {  // other nodes failed, or the source cannot be reached
       for (const auto& source : sources_) {
         if (source) source->keep();
       }
       throw;
     }
     if (!contents.equal) fail_different();
-    // It may have read a file that changed meanwhile, and did not find that out.
-    for (const SourcePut* const source : ring_sources_) {
-      if (contents.lost && source->needed()) source->copy().check_source_again();
-    }
     return contents.again;
   }
 

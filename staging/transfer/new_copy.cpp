@@ -340,9 +340,16 @@ void NewCopy::progressed(std::uint64_t bytes) {
 
 void NewCopy::check_source_again() const {
   if (begun_.manifest.packed()) return;
-  const Manifest now = retry_source(context_.options.source_pause, [&] { return look_at(context_.source); });
-  if (state_digest(now) == state_digest(begun_.manifest)) return;
-  fail("{} changed while it was being staged: stop the writers and stage again", context_.source.name);
+  parallel_for(files_.size(), kManyAtOnce, [&](std::size_t f, const std::function<bool()>&) {
+    const fs::path path = source_folder() / files_[f].name;
+    struct stat status {};
+    retry_source(context_.options.source_pause, [&] {
+      const PendingCall call(path);
+      if (::stat(path.c_str(), &status) != 0) fail_errno("cannot stat {}", path.string());
+    });
+    if (!files_[f].state || files_[f].state->fits(FileState::of(status))) return;
+    fail("{} changed while it was being staged; stage it again when nobody writes to it", path.string());
+  });
 }
 
 std::string NewCopy::content() const {

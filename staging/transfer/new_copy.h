@@ -80,7 +80,7 @@ class NewCopy {
   void keep() noexcept;
   /// One digest of all files that no index describes; "" for a pack.
   std::string content() const;
-  /// Looks at a source that no index describes. Throws Error if it is not as it was when the list was made.
+  /// Looks at files that no index describes. Throws Error if one is not as it was when the list was made.
   void check_source_again() const;
   /// Makes it the object, durably, and leases it. Throws Error.
   FoundCopy publish();

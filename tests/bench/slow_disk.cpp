@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
+#include <mutex>
 #include <string>
 #include <system_error>
 #include <thread>
@@ -54,7 +55,11 @@ ssize_t pread(int fd, void* into, size_t size, off_t offset) {
       reinterpret_cast<ssize_t (*)(int, void*, size_t, off_t)>(::dlsym(RTLD_NEXT, "pread"));
   static const double rate = number_of("SLOW_READ_RATE");
   const ssize_t got = real(fd, into, size, offset);
-  if (got > 0 && rate > 0 && is_slow(fd)) sleep_for(static_cast<double>(got) / rate);
+  static std::mutex disk;  // the rate is that of all threads together
+  if (got > 0 && rate > 0 && is_slow(fd)) {
+    const std::lock_guard lock(disk);
+    sleep_for(static_cast<double>(got) / rate);
+  }
   return got;
 }
 

@@ -14,9 +14,9 @@ HOLDER_RATE = 100e6  # bytes per second
 AWAY_SECONDS = 20
 
 
-def wait_for(condition, what, seconds=60):
+def wait_for(condition, what, seconds=60, ended=threading.Event()):
     until = time.monotonic() + seconds
-    while not condition():
+    while not condition() and not ended.is_set():
         if time.monotonic() > until:
             raise Failure(f"{what} did not happen within {seconds} s")
         time.sleep(0.005)
@@ -32,19 +32,22 @@ def together(world, mounts, meter, **more):
 @contextlib.contextmanager
 def at_half(world, meter, act):
     """While the block runs, calls `act` as soon as half of the data has been read from the source."""
-    failed = []
+    failed, ended = [], threading.Event()
 
     def watch():
         try:
-            wait_for(lambda: meter() >= world.size // 2, "half of the copy")
+            wait_for(lambda: meter() >= world.size // 2, "half of the copy", ended=ended)
             act()
         except (Failure, OSError, subprocess.SubprocessError) as failure:
             failed.append(failure)
 
     thread = threading.Thread(target=watch)
     thread.start()
-    yield
-    thread.join()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
     if failed:
         raise Failure(str(failed[0]))
 
@@ -55,16 +58,26 @@ def slow_disk(world, **settings):
     return preload | {name.upper(): str(value) for name, value in settings.items()}
 
 
+def at_least(seconds, found):
+    if found[0] < seconds:
+        raise Failure(f"the copy took {found[0]:.3f} s: the disk was not slow")
+    return found
+
+
 def slow_fsync(world, mounts, meter, wrong):
     """Each fsync of each node takes 200 ms longer."""
-    return together(world, mounts, meter, environment=slow_disk(world, slow_sync_ms=SLOW_SYNC_MS) if wrong else {})
+    if not wrong:
+        return together(world, mounts, meter)
+    return at_least(SLOW_SYNC_MS / 1e3, together(world, mounts, meter, environment=slow_disk(world, slow_sync_ms=SLOW_SYNC_MS)))
 
 
 def slow_holder(world, mounts, meter, wrong):
     """The first node has the data, and reads it at 100 MB/s."""
     world.put(mounts[0] / "data", 0)
     slow = slow_disk(world, slow_read_under=world.cache(0), slow_read_rate=HOLDER_RATE)
-    return together(world, mounts, meter, first_environment=slow if wrong else {})
+    if not wrong:
+        return together(world, mounts, meter)
+    return at_least(world.size / HOLDER_RATE, together(world, mounts, meter, first_environment=slow))
 
 
 def busy_node(world, mounts, meter, wrong):

@@ -132,6 +132,11 @@ bool Ring::finished() {
   return ended();
 }
 
+bool Ring::stopped() {
+  const std::lock_guard lock(mutex_);
+  return stopped_;
+}
+
 std::uint32_t Ring::origin(std::size_t chunk) const {
   const std::lock_guard lock(mutex_);
   return origins_[chunk];

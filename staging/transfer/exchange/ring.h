@@ -97,6 +97,8 @@ class Ring {
   std::optional<CheckedChunk> take_arrived();
   void stored(std::size_t chunk);
   bool finished();
+  /// After stop().
+  bool stopped();
   /// As in CheckedChunk; `self` for a chunk that was here from the start.
   std::uint32_t origin(std::size_t chunk) const;
   /// Waits until all chunks are here, or for this long.

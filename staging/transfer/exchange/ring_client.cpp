@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <ctime>
+#include <thread>
 #include <utility>
 
 #include "common/clock.h"
@@ -68,7 +69,7 @@ bool RingClient::done() {
 }
 
 void RingClient::follow() {
-  while ((!done() || !all_noted()) && !lost_ && options_.connect) {
+  while (has_work() && !lost_ && options_.connect) {
     if (const std::string why = try_once(); !why.empty()) lose(why);
   }
 }
@@ -94,7 +95,8 @@ std::string RingClient::try_once() {
     case PeerWatch::Next::wait:
     case PeerWatch::Next::retry:
       if (left) return kLeft;
-      ring_.wait_for_end(options_.timeouts.look);
+      std::this_thread::sleep_for(
+          options_.timeouts.look);  // the ring may have ended, and a report of damage be left
       return "";
     case PeerWatch::Next::connect:
       break;
@@ -139,6 +141,10 @@ void RingClient::subscribe(PeerLink& link) {
   cpu_begin_ = thread_cpu_time();
 }
 
+bool RingClient::has_work() {
+  return !done() || (!all_noted() && !ring_.stopped());
+}
+
 bool RingClient::all_noted() {
   const std::lock_guard lock(damaged_mutex_);
   return damaged_.empty();
@@ -146,7 +152,7 @@ bool RingClient::all_noted() {
 
 void RingClient::talk(PeerLink& link) {
   subscribe(link);
-  while (!done() || !all_noted()) {
+  while (has_work()) {
     if (chunks_) {
       send_changes(link);
       if (ring_.look()->all_begun() && all_noted()) {

@@ -72,6 +72,7 @@ class RingClient {
   void take_list(PeerLink& link, const std::vector<std::string>& words, bool first);
   void take_chunk(PeerLink& link, const std::vector<std::string>& words, bool first);
   void looked(bool came, std::chrono::milliseconds silent, bool first, std::uint64_t generation);
+  bool has_work();
   bool all_noted();
   void add_lane_if_slow();
 

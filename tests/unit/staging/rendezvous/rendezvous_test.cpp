@@ -381,7 +381,7 @@ class RendezvousRing : public testing::Test {
     return on_all([&](Rendezvous& node, std::size_t id) { return node.states(1, states[id]); });
   }
 
-  Srun srun_;
+  Srun srun_{kLong, kLong};
   std::vector<std::unique_ptr<Rendezvous>> nodes_;
 };
 

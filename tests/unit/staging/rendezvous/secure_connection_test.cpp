@@ -253,19 +253,19 @@ TEST(SecureConnection, ReplayedReorderedAndMissingRecordsAreErrors) {
     Network network;
     const std::string record = network.record("one");
     EXPECT_EQ(network.receive(record), "one");
-    EXPECT_THROW(network.receive(record), PeerError) << "replayed";
+    EXPECT_THROW(network.receive(record), PeerLost) << "replayed";
   }
   {
     Network network;
     const std::string first = network.record("one");
-    EXPECT_THROW(network.receive(network.record("two")), PeerError) << "the first is missing";
+    EXPECT_THROW(network.receive(network.record("two")), PeerLost) << "the first is missing";
     EXPECT_THROW(network.receive(first), PeerError) << "the connection is unusable after an error";
   }
   {
     Network network;
     const std::string record = network.record("one");
     lockstep::send_all(network.from_client, record, "the client");
-    EXPECT_THROW(line_from(network.client), PeerError) << "sent back";
+    EXPECT_THROW(line_from(network.client), PeerLost) << "sent back";
   }
   Network network;
   const std::string record = network.record("one");
