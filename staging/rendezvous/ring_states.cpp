@@ -1,7 +1,7 @@
 #include "staging/rendezvous/ring_states.h"
 
-#include <algorithm>
 #include <nlohmann/json.hpp>
+#include <string_view>
 
 #include "common/error.h"
 
@@ -39,41 +39,37 @@ RingPart ring_part_from(const json& message) {
   }
 }
 
+namespace {
+
+constexpr std::string_view kStates = "hnbs";  // of SourceState
+
+unsigned bit(char state) {
+  return 1U << kStates.find(state);
+}
+
+}  // namespace
+
 void RingStates::add(const std::string& states) {
   if (!any_) seen_.resize(states.size());
   any_ = true;
   if (seen_.size() != states.size()) fail("the nodes of the step were given different sources");
-  for (std::size_t s = 0; s < states.size(); ++s) {
-    switch (static_cast<SourceState>(states[s])) {
-      case SourceState::has:
-        seen_[s].has = true;
-        break;
-      case SourceState::needs:
-        seen_[s].needs = true;
-        break;
-      case SourceState::busy:
-        seen_[s].busy = true;
-        break;
-      case SourceState::staged:
-        seen_[s].staged = true;
-        break;
-      default:
-        fail("a node of the step sent an unknown state of a source");
-    }
-  }
+  if (states.find_first_not_of(kStates) != std::string::npos)
+    fail("a node of the step sent an unknown state of a source");
+  for (std::size_t s = 0; s < states.size(); ++s) seen_[s] |= bit(states[s]);
 }
 
 std::vector<SourcePart> RingStates::parts(bool lost) const {
   std::vector<SourcePart> parts;
-  for (const Seen& seen : seen_) {
-    if (!seen.needs && !seen.busy) {
+  for (const unsigned seen : seen_) {
+    const auto saw = [&](SourceState state) { return (seen & bit(static_cast<char>(state))) != 0; };
+    if (!saw(SourceState::needs) && !saw(SourceState::busy)) {
       parts.push_back(SourcePart::none);
-    } else if (seen.staged) {
+    } else if (saw(SourceState::staged)) {
       parts.push_back(SourcePart::unsure);
-    } else if (!seen.needs) {
+    } else if (!saw(SourceState::needs)) {
       parts.push_back(SourcePart::busy);
     } else {
-      parts.push_back(seen.has && !lost ? SourcePart::held : SourcePart::read);
+      parts.push_back(saw(SourceState::has) && !lost ? SourcePart::held : SourcePart::read);
     }
   }
   return parts;

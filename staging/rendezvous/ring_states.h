@@ -55,14 +55,8 @@ class RingStates {
   std::vector<SourcePart> parts(bool lost) const;
 
  private:
-  struct Seen {
-    bool has = false;
-    bool needs = false;
-    bool busy = false;
-    bool staged = false;
-  };
   bool any_ = false;
-  std::vector<Seen> seen_;
+  std::vector<unsigned> seen_;  // by source, a bit for each state
 };
 
 }  // namespace lockstep::transfer
