@@ -2,7 +2,7 @@
 # Measures communicator, DDP, staging, planner, loader, launch and pinning for docs/benchmarks and rewrites the tables and
 # pictures there: about an hour, as root (three of the cases need the embedded cluster, others drop the page cache and mount
 # the metered file system), on a machine that does nothing else.
-# Usage: tests/bench/measure.sh [allreduce] [ddp] [nodes] [model] [staging] [scale] [planner] [loader] [main_job] [launch] [pin] [page]
+# Usage: tests/bench/measure.sh [allreduce] [ddp] [nodes] [model] [staging] [faults] [scale] [planner] [loader] [main_job] [launch] [pin] [recovery] [page]
 # Default: all.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -45,6 +45,12 @@ staging() {
   into pack $bin/bench_pack --json --peers --runs 3
   into reader $bin/bench_reader --json --peers
 }
+# Eight minutes, six of them without a network.
+faults() {
+  into stage_faults $bin/bench_stage --json --nodes 8 --metered-bytes 268435456 --cases slow_fsync,busy_node,network_away
+  into stage_killed $bin/bench_stage --json --nodes 16 --metered-bytes 67108864 --cases node_killed
+  into stage_slow_holder $bin/bench_stage --json --nodes 2 --metered-bytes 3e9 --runs 1 --cases slow_holder
+}
 # About 20 minutes, with 6,000 threads.
 scale() {
   into stage_scale $bin/bench_stage --json --simulate 1024 --standard
@@ -67,19 +73,20 @@ main_job() {
 }
 launch() { into launch $bin/bench_launch --json --turns 161; }
 pin() { into pin $bin/bench_pin --json; }
+recovery() { into recovery $bin/bench_recovery --json; }
 # The pages, and the lines that they are made of.
 page() {
   "$(sed -n 's/^LOCKSTEP_PYTHON:.*=//p' build/release/CMakeCache.txt)" tests/bench/page.py
   tar --sort=name --owner=0 --group=0 --mtime=2026-01-01 -C $data --exclude='*.new' --exclude=step_model.json -cJf docs/benchmarks/data.tar.xz .
 }
 
-[ $# -gt 0 ] || set -- allreduce ddp nodes model staging scale planner balance loader main_job launch pin page
+[ $# -gt 0 ] || set -- allreduce ddp nodes model staging faults scale planner balance loader main_job launch pin recovery page
 for part in "$@"; do
   case "$part" in
-    allreduce | ddp | nodes | model | staging | scale | planner | balance | loader | main_job | launch | pin | page) "$part" ;;
+    allreduce | ddp | nodes | model | staging | faults | scale | planner | balance | loader | main_job | launch | pin | recovery | page) "$part" ;;
     *)
-      echo "measure.sh: '$part' must be one of allreduce, ddp, nodes, model, staging, scale, planner, balance, loader, main_job, launch," \
-        "pin, page" >&2
+      echo "measure.sh: '$part' must be one of allreduce, ddp, nodes, model, staging, faults, scale, planner, balance, loader, main_job, launch," \
+        "pin, recovery, page" >&2
       exit 2
       ;;
   esac

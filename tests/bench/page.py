@@ -11,6 +11,7 @@ import sys
 import launch_page
 import main_job_page
 import planner_page
+import recovery_page
 import staging_page
 from lines import DATA, files, only, read, select
 
@@ -293,6 +294,10 @@ def main():
         write("main job", main_job_page.beside_pytorch(lines, table, verdict))
     if select(lines, bench="main_job_technique"):
         write("techniques", main_job_page.techniques(lines, table))
+    if select(lines, bench="recovery"):
+        write("recovery", recovery_page.faults(lines, table) + "\n\n" + recovery_page.healthy(lines))
+    if select(lines, bench="stage", case="slow_fsync"):
+        write("staging faults", staging_page.faults(lines, table))
     if select(lines, bench="launch"):
         write("launch", launch_page.launch(lines, table, verdict))
     if select(lines, bench="pin"):

@@ -78,6 +78,8 @@ def goals(lines, show, verdict, table):
 def staging(lines, table):
     rows = []
     for line in select(lines, bench="stage"):
+        if line["case"] in FAULTS:
+            continue
         source = []
         if line.get("latency_ms"):
             source.append(f"{line['latency_ms']:g} ms per operation")
@@ -170,3 +172,22 @@ def nodes(lines, table):
     ]  # fmt: skip
     head = ["nodes", "case", "data", "seconds", "busiest node sends ÷ the data", "source ÷ the data", "nodes with a copy"]
     return table(head, rows)
+
+
+FAULTS = {
+    "slow_fsync": "each fsync takes 200 ms longer",
+    "slow_holder": "the first node has the data, and reads it at 100 MB/s",
+    "busy_node": "another process copies it on the last node, at 1 MB/s",
+    "network_away": "no network between the nodes for 20 s",
+    "node_killed": "the middle node is killed (in the background)",
+}
+
+
+def faults(lines, table):
+    rows = []
+    for case, text in FAULTS.items():
+        for line in select(lines, bench="stage", case=case):
+            without = f"{line['seconds_without']:.2f} s" if "seconds_without" in line else "–"
+            ratios = [f"{line['from_source'] / line['bytes']:.3f}", f"{line['sent_max_ratio']:.3f}"]
+            rows.append([text, str(line["nodes"]), f"{line['bytes'] / 1e6:.0f} MB", without, f"{line['seconds']:.2f} s", *ratios])
+    return table(["what is wrong", "nodes", "data", "without", "with", "read ÷ data", "most sent ÷ data"], rows)
