@@ -339,7 +339,7 @@ def node_killed(world):
     said = json.loads(run([script, str(world.chosen.nodes), str(world.size >> 20), "killed"], env=environment).splitlines()[-1])
     yield line(
         "node_killed", "lockstep", said["nodes"], said["bytes"], round(said["source_ratio"] * said["bytes"]), [said["seconds"]], 1,
-        sent_max_ratio=said["sent_max_ratio"], copies=said["copies"],
+        sent_max_ratio=said["sent_max_ratio"], copies=said["copies"], successor_ratio=said["successor_ratio"],
     )  # fmt: skip
 
 

@@ -40,6 +40,7 @@ int slow_sync(int fd, const char* name) {
 
 }  // namespace
 
+#pragma GCC visibility push(default)
 extern "C" {
 
 int fsync(int fd) {
@@ -64,3 +65,4 @@ ssize_t pread(int fd, void* into, size_t size, off_t offset) {
 }
 
 }  // extern "C"
+#pragma GCC visibility pop

@@ -9,7 +9,7 @@ namespace {
 void check_releases(const std::map<std::uint32_t, nlohmann::json>& messages, PeerGroup& peers) {
   std::map<std::string, std::string> nodes;  // one of each release
   for (const auto& [node, message] : messages)
-    nodes.try_emplace(message.value("release", "an unknown one"), peers.name(node));
+    nodes.try_emplace(message.value("release", "an unknown one"), message.value("name", peers.name(node)));
   if (nodes.size() < 2) return;
   std::string list;
   for (const auto& [release, node] : nodes) list += (list.empty() ? "" : ", ") + release + " on " + node;
