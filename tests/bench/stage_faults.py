@@ -68,7 +68,7 @@ def slow_fsync(world, mounts, meter, wrong):
     """Each fsync of each node takes 200 ms longer."""
     if not wrong:
         return together(world, mounts, meter)
-    return at_least(SLOW_SYNC_MS / 1e3, together(world, mounts, meter, environment=slow_disk(world, slow_sync_ms=SLOW_SYNC_MS)))
+    return at_least(5 * SLOW_SYNC_MS / 1e3, together(world, mounts, meter, environment=slow_disk(world, slow_sync_ms=SLOW_SYNC_MS)))
 
 
 def slow_holder(world, mounts, meter, wrong):
