@@ -42,7 +42,10 @@ class DeviceFailure : public ::testing::Test {
 };
 
 TEST_F(DeviceFailure, ARankThatTakesNoPartIsNoticedByTheWatchdog) {
-  EXPECT_THAT(failure_of("absence", "2"), ContainsRegex("bucket 1 .*2 s \\(LOCKSTEP_TIMEOUT\\)"));
+  // On a busy machine the barrier behind it may be overdue in the same moment.
+  EXPECT_THAT(failure_of("absence", "2"),
+              ContainsRegex("bucket 1 .*2 s \\(LOCKSTEP_TIMEOUT\\)|2 s \\(LOCKSTEP_TIMEOUT\\), queued after "
+                            "all_reduce of bucket 1 "));
 }
 
 TEST_F(DeviceFailure, ARankThatNeverStartsIsNoticed) {
