@@ -42,7 +42,7 @@ class DeviceFailure : public ::testing::Test {
 };
 
 TEST_F(DeviceFailure, ARankThatTakesNoPartIsNoticedByTheWatchdog) {
-  // On a busy machine the barrier behind it may be overdue in the same moment.
+  // On a busy machine the barrier after it may be overdue in the same moment.
   EXPECT_THAT(failure_of("absence", "2"),
               ContainsRegex("bucket 1 .*2 s \\(LOCKSTEP_TIMEOUT\\)|2 s \\(LOCKSTEP_TIMEOUT\\), queued after "
                             "all_reduce of bucket 1 "));
