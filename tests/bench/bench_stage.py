@@ -43,7 +43,7 @@ def arguments():
     )  # fmt: skip
     parser.add_argument("--lanes", type=int, default=0, help="connections between two nodes, up to 16 (default 0: automatic)")
     parser.add_argument("--slow-node", type=int, default=0, help="bytes per second that the last node may read")
-    parser.add_argument("--metered-bytes", type=int, default=1 << 30, help="of the cases with several nodes (default 1 GiB)")
+    parser.add_argument("--metered-bytes", type=number, default=1 << 30, help="of the cases with several nodes (default 1 GiB)")
     parser.add_argument("--files", type=int, default=2_000, help="files of 2 KB in the small_files case (default 2000)")
     parser.add_argument("--latency-ms", type=float, default=2, help="per operation at the metered source (default 2)")
     parser.add_argument("--runs", type=int, default=3)
