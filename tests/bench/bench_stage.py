@@ -406,6 +406,7 @@ def measure(chosen, folder):
         yield from simulate(world)
         return
     has_metered = (world.programs / "metered-fs").exists() and os.path.exists("/dev/fuse")
+    measured = {function.__name__: function for function in (cold, warm, cooperative, small_files, node_killed)}
     for case in chosen.cases:
         if case != "cold" and not has_metered:
             print(f"bench_stage: the case {case} is left out: metered-fs or /dev/fuse is missing", file=sys.stderr)
@@ -414,7 +415,6 @@ def measure(chosen, folder):
             print(f"bench_stage: the case {case} is left out: it needs root", file=sys.stderr)
             continue
         world.memory = 0
-        measured = {function.__name__: function for function in (cold, warm, cooperative, small_files, node_killed)}
         for found in with_fault(world, case) if case in FAULTS else measured[case](world):
             if found["implementation"] == "lockstep":
                 found["memory_bytes"] = world.memory

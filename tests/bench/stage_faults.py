@@ -1,5 +1,5 @@
-"""The cases of bench_stage in which a node is slow or busy, or the network between the nodes is away. Each copies the same data
-to all nodes without the fault and with it, in turn."""
+"""Cases of bench_stage with a slow or busy node, or without a network between the nodes. Each copies the same data to all nodes
+without the fault and with it, in turn."""
 
 import contextlib
 import os

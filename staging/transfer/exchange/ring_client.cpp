@@ -95,8 +95,8 @@ std::string RingClient::try_once() {
     case PeerWatch::Next::wait:
     case PeerWatch::Next::retry:
       if (left) return kLeft;
-      std::this_thread::sleep_for(
-          options_.timeouts.look);  // the ring may have ended, and a report of damage be left
+      // Not until the ring ends: it may have, and a report of damage be left.
+      std::this_thread::sleep_for(options_.timeouts.look);
       return "";
     case PeerWatch::Next::connect:
       break;

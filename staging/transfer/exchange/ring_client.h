@@ -89,7 +89,7 @@ class RingClient {
   std::atomic<std::size_t> lanes_;
   std::atomic<bool> heard_ = false;  // on a further connection
   std::mutex damaged_mutex_;
-  std::vector<std::size_t> damaged_;  // chunks whose report the predecessor has not noted
+  std::vector<std::size_t> damaged_;  // chunks; the predecessor has not noted their reports
   std::size_t reported_ = 0;          // the first of these: on this connection
   std::atomic<bool> saw_damage_ = false;
   std::chrono::nanoseconds wall_begin_{0}, cpu_begin_{0};

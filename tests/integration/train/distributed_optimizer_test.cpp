@@ -132,6 +132,18 @@ TEST(DistributedOptimizer, ClipsByTheNormOfAllGradients) {
                                                  {.micro_batches = 2, .clip = 0.01});
 }
 
+TEST(DistributedOptimizer, GivesAllRanksTheSameBits) {
+  Net net;
+  DistributedDataParallel ddp(net, world(), small_buckets());
+  DistributedOptimizer<torch::optim::AdamW> optimizer(ddp, kAdamW);
+  for (int step = 0; step < 3; ++step) {
+    run_backward(ddp, {}, step);
+    optimizer.step();
+    optimizer.zero_grad(true);
+  }
+  for (const auto& parameter : net->parameters()) EXPECT_TRUE(same_bits_everywhere(parameter));
+}
+
 TEST(DistributedOptimizer, KeepsItsShareOfTheState) {
   torch::nn::Sequential net(torch::nn::Linear(100, 300), torch::nn::Tanh(), torch::nn::Linear(300, 50));
   DistributedDataParallelOptions options;
@@ -272,6 +284,63 @@ TEST(DistributedOptimizer, ContinuesFromItsStateWithOtherBuckets) {
   }
   any_rank(false);
   if (world().rank() == 0) std::filesystem::remove(file);
+}
+
+// The first of these tests runs on one number of ranks, and then the second on another (CMakeLists.txt). A
+// resumed job gives the same result as one without interruption.
+class Resumed : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const char* file = std::getenv("LOCKSTEP_TEST_RESUME");
+    if (file == nullptr)
+      GTEST_SKIP() << "LOCKSTEP_TEST_RESUME is not set; train_test.resume_* runs this test";
+    file_ = file;
+  }
+
+  // Twelve rows for any number of ranks.
+  static torch::Tensor mine(const torch::Tensor& all) {
+    const std::int64_t each = 12 / world().size();
+    return all.slice(0, each * world().rank(), each * (world().rank() + 1));
+  }
+  static torch::Tensor inputs(int step) { return rows(12, 300 + static_cast<std::uint64_t>(step)); }
+  static torch::Tensor targets(int step) { return rows(12, 400 + static_cast<std::uint64_t>(step)); }
+
+  static void train(DistributedDataParallel<NetImpl>& ddp,
+                    DistributedOptimizer<torch::optim::AdamW>& optimizer, int step) {
+    ddp.backward(sum_of_squares(ddp(mine(inputs(step))), mine(targets(step))), 12 / world().size());
+    optimizer.step();
+    optimizer.zero_grad();
+  }
+
+  std::string file_;
+};
+
+TEST_F(Resumed, JobIsSaved) {
+  torch::manual_seed(11);
+  Net net;
+  DistributedDataParallel ddp(net, world(), small_buckets());
+  DistributedOptimizer<torch::optim::AdamW> optimizer(ddp, kAdamW);
+  for (int step = 0; step < 3; ++step) train(ddp, optimizer, step);
+  save_to_file(optimizer, file_ + ".optimizer");
+  if (world().rank() == 0) torch::save(net, file_ + ".model");
+}
+
+TEST_F(Resumed, JobContinuesAsOneProcessWould) {
+  torch::manual_seed(11);
+  Net alone;
+  torch::optim::AdamW reference(alone->parameters(), kAdamW);
+  Net net;
+  torch::load(net, file_ + ".model");
+  DistributedDataParallel ddp(net, world(), small_buckets());
+  DistributedOptimizer<torch::optim::AdamW> optimizer(ddp, kAdamW);
+  load_from_file(optimizer, file_ + ".optimizer");
+  for (int step = 0; step < 6; ++step) {
+    (sum_of_squares(alone->forward(inputs(step)), targets(step)) / 12.0).backward();
+    reference.step();
+    set_gradients_to_none(*alone);
+    if (step >= 3) train(ddp, optimizer, step);
+  }
+  EXPECT_LT(distance(net, alone), kTolerance);
 }
 
 SavedOptimizer state_of(const torch::optim::OptimizerOptions& options) {

@@ -429,8 +429,8 @@ TEST_F(RendezvousRing, OnlyTheSuccessorLearnsThatANodeHasLeft) {
   while (!nodes_[0]->has_left(2)) std::this_thread::yield();
   EXPECT_FALSE(nodes_[1]->has_left(2));
   nodes_.pop_back();
-  for (const Contents& all :
-       on_all([](Rendezvous&node, std::size_t) { return node.contents(1, "a", false); }))
+  const auto contents = [](Rendezvous& node, std::size_t) { return node.contents(1, "a", false); };
+  for (const Contents& all : on_all(contents))
     EXPECT_TRUE(all.lost) << "when its copy is complete, each node must know";
 }
 
