@@ -43,8 +43,8 @@ __all__ = ["PHASES", "batches", "begin_step", "end_step", "phase"]
 
 
 def __getattr__(name):
-    if name in ("BatchSampler", "Error", "Pack"):  # imported when they are used: recording needs no numpy
-        return getattr(importlib.import_module("lockstep_batches" if name == "BatchSampler" else "lockstep_pack"), name)
+    if name in ("BatchSampler", "Error", "Pack", "use_worker_cpus"):  # imported when they are used: recording needs no numpy
+        return getattr(importlib.import_module("lockstep_pack" if name in ("Error", "Pack") else "lockstep_batches"), name)
     raise AttributeError(f"module 'lockstep' has no attribute '{name}'")
 
 

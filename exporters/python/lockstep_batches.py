@@ -314,6 +314,16 @@ def _memory_file(numbers):
     return fd
 
 
+def use_worker_cpus(_=None):
+    """For DataLoader(worker_init_fn=lockstep.use_worker_cpus): the calling process runs on the rank's worker CPUs
+    (--pin=auto,workers=N), without them on all of the rank's CPUs. OpenMP binds the main thread to one, which a worker inherits.
+    """
+    text = os.environ.get("LOCKSTEP_WORKER_CPUS") or os.environ.get("LOCKSTEP_CPUS")
+    if text:  # such as 0-3,8
+        ranges = [[int(number) for number in part.split("-")] for part in text.split(",")]
+        os.sched_setaffinity(0, {cpu for part in ranges for cpu in range(part[0], part[-1] + 1)})
+
+
 def _find_tool():
     installed = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../../bin/lockstep-plan")
     if found := shutil.which("lockstep-plan") or shutil.which(installed):

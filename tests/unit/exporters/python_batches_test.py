@@ -302,6 +302,24 @@ class Sampler(Case):
         self.assertEqual(children.read_text(), "")
 
 
+class WorkerCpus(unittest.TestCase):
+    """A worker inherits the one CPU of a main thread that OpenMP has bound."""
+
+    def cpus_of_a_worker(self, **variables):
+        code = ("import os; cpus = os.sched_getaffinity(0); os.sched_setaffinity(0, {min(cpus)}); import lockstep;"
+                "lockstep.use_worker_cpus(0); print(*sorted(os.sched_getaffinity(0)))")
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("LOCKSTEP_")}
+        return subprocess.run([sys.executable, "-c", code], env={**environment, "PYTHONPATH": sys.path[0], **variables},
+                              check=True, capture_output=True, text=True).stdout.split()
+
+    def test_a_worker_has_the_worker_cpus_or_all_of_the_ranks(self):
+        every = sorted(os.sched_getaffinity(0))
+        listed = [str(cpu) for cpu in every]
+        self.assertEqual(self.cpus_of_a_worker(LOCKSTEP_CPUS=",".join(listed)), listed)
+        self.assertEqual(self.cpus_of_a_worker(LOCKSTEP_CPUS=",".join(listed), LOCKSTEP_WORKER_CPUS=f"{every[-1]}-{every[-1]}"), listed[-1:])
+        self.assertEqual(self.cpus_of_a_worker(), listed[:1])
+
+
 class Wheel(unittest.TestCase):
     def test_pip_installs_the_three_modules(self):
         if subprocess.run([sys.executable, "-c", "import setuptools, pip"], capture_output=True).returncode:
