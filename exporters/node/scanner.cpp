@@ -12,7 +12,7 @@
 #include "common/error.h"
 #include "common/files.h"
 #include "common/leaf/text.h"
-#include "exporters/record/reader.h"
+#include "exporters/record/snapshot.h"
 
 namespace lockstep::exporter {
 namespace {

@@ -14,6 +14,7 @@
 It runs lockstep-plan, which sends this rank's part through a pipe. Needs numpy. Threads: the one that trains.
 """
 
+import array
 import collections
 import contextlib
 import hashlib
@@ -69,7 +70,7 @@ class MicroBatch:
         if getattr(ddp, "static_graph", False) and not self._equal:
             raise Error("DistributedDataParallel(static_graph=True) needs equally many micro-batches on all ranks: leave it out, or "
                         "use BatchSampler(equal_micro_batches=True)")
-        return contextlib.nullcontext() if self.last_of_step else ddp.no_sync()
+        return contextlib.nullcontext() if self.index + 1 == self.count else ddp.no_sync()
 
 
 class BatchSampler:
@@ -95,6 +96,7 @@ class BatchSampler:
         self._lengths = self._numbers["lengths"]
         self._digests = {name: hashlib.sha1(numbers).hexdigest() for name, numbers in self._numbers.items()}
         cost = ",".join(map(str, cost)) if numpy.ndim(cost) else cost
+        cap, step_tokens = (round(value) if isinstance(value, float) else value for value in (cap, step_tokens))
         self._options = {"cap": cap, "cost": cost, "accumulate": accumulate, "seed": seed, "too-long": too_long}
         self._fixed = {"version": _STATE_VERSION, "seed": seed, "samples": len(self._lengths),
                        "loss_tokens": self._digests.get("loss_tokens")}
@@ -117,6 +119,9 @@ class BatchSampler:
     def set_epoch(self, epoch):
         """Before each epoch. The epoch of a loaded state continues from there."""
         if epoch != self.epoch:
+            if self._start is not None and self._position == self._start and self.steps:
+                self._print(f"set_epoch({epoch}) leaves out the rest of epoch {self.epoch}, where the loaded state continues: begin the "
+                            "loop with range(sampler.epoch, …)")
             self.epoch, self._start, self._position = epoch, None, None
 
     def micro_batches(self, loader):
@@ -264,7 +269,7 @@ class _Loop:
                 if "scale" not in micro._read:
                     sampler._print("no loss was multiplied by micro.scale: (loss * micro.scale).backward(), with a sum and not a mean")
                 if micro.count > 1 and not micro._equal and "last_of_step" not in micro._read:
-                    sampler._print("ranks will hang: put forward and backward into `with micro.no_sync_unless_last(ddp):`, and the "
+                    sampler._print("ranks may hang, or their weights differ: put forward and backward into `with micro.no_sync_unless_last(ddp):`, and the "
                                    "optimizer's step after `if micro.last_of_step:`")
         sampler._start = None
         if _training():
@@ -293,12 +298,16 @@ def _ranks(rank, world_size):
 
 
 def _as_u32(values, name):
-    array = numpy.asarray(values)
-    if array.ndim != 1 or not array.size or array.dtype.kind not in "iuf":
-        raise Error(f"BatchSampler's {name} must be a list with a whole number for each sample, and not empty")
-    if (wrong := ~((array >= 0) & (array < 2**32) & (array % 1 == 0))).any():
-        raise Error(f"BatchSampler's {name} must be whole numbers in 0..2^32-1, but sample {wrong.argmax()} has {array[wrong.argmax()]}")
-    return numpy.ascontiguousarray(array, dtype="<u4")
+    is_list = isinstance(values, (list, tuple, range, array.array)) or getattr(values, "ndim", 0) > 0  # of numpy, PyTorch, pandas
+    if not is_list or len(values) == 0:
+        raise Error(f"BatchSampler's {name} must be a list with a whole number for each sample, and not empty, but is of the type "
+                    f"{type(values).__name__}")
+    numbers = numpy.asarray(values) if numpy.ndim(next(iter(values))) == 0 else numpy.empty((0, 0))
+    if numbers.ndim != 1 or numbers.dtype.kind not in "iuf":
+        raise Error(f"BatchSampler's {name} must have a whole number for each sample, not its data: [len(sample) for sample in data]")
+    if (wrong := ~((numbers >= 0) & (numbers < 2**32) & (numbers % 1 == 0))).any():
+        raise Error(f"BatchSampler's {name} must be whole numbers in 0..2^32-1, but sample {wrong.argmax()} has {numbers[wrong.argmax()]}")
+    return numpy.ascontiguousarray(numbers, dtype="<u4")
 
 
 def _memory_file(numbers):

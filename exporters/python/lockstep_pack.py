@@ -107,7 +107,7 @@ class _TarPack:
         self.map = functools.lru_cache(most)(_map_shard)
         self.kinds = [self._string(shards + kind) for kind in range(kinds)]
         # Tokens are in a sample's first part.
-        self.lengths = self.parts["size"][self.first_part[:-1]] // self.token_bytes if self.token_bytes else None
+        self.lengths = (self.parts["size"][self.first_part[:-1]] // self.token_bytes).astype("<i8") if self.token_bytes else None
 
     def _consistent(self, kinds):
         parts, begins = self.parts, self.first_part

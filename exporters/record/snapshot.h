@@ -1,14 +1,20 @@
-// The values that a rank writes into its record and a reader gets from it.
+// The values that a rank writes into its record, and the reader that gets them from it: consistent snapshots, while the
+// rank writes and after it has died. The reader uses pread, because a file that is truncated under a mapping would kill it; it
+// takes no lock and trusts nothing in the file: it refuses a symbolic link, anything but a regular file, and a wrong magic,
+// version or size.
 //
-// Threads: values, no shared state.
+// Threads: const members are safe from any thread.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <map>
 #include <optional>
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -94,5 +100,41 @@ struct Snapshot {
                                      start_monotonic_ns);
   }
 };
+
+class Reader {
+ public:
+  /// Opens and checks a record. Throws RecordError naming the file and what is wrong with it.
+  explicit Reader(const std::filesystem::path& path);
+  /// The same for `name` in an open folder.
+  Reader(int folder, const std::string& name);
+  ~Reader();
+  Reader(const Reader&) = delete;
+  Reader& operator=(const Reader&) = delete;
+
+  /// The rank that wrote it.
+  const Identity& identity() const { return identity_; }
+
+  /// The counters of the last complete step, and up to `last_steps` last steps. Throws RecordError if the
+  /// file shrank, or if the writer overtook the reader many times in a row.
+  Snapshot read(std::size_t last_steps = kRingSteps) const;
+
+ private:
+  void check();
+  void pread_exactly(void* into, std::size_t bytes, std::size_t offset) const;
+  bool writer_lives() const;
+
+  std::string name_;
+  int fd_ = -1;
+  std::uint32_t owner_ = 0;
+  Header header_;
+  Identity identity_;
+};
+
+/// The rank of "rank-000003.record"; nullopt for any other name.
+std::optional<int> rank_of(std::string_view file);
+
+/// Reads the record `file`, whose name is that of `rank`, in an open folder. Without its last steps: with a thousand ranks
+/// they would take most of the memory. Throws RecordError.
+Snapshot read_without_steps(int folder, const std::string& file, int rank);
 
 }  // namespace lockstep::record

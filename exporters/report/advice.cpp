@@ -313,7 +313,7 @@ constexpr auto kCostRule =
 constexpr auto kStepRules = std::to_array<Rule>(
     {{"padding", Bound::compute, padding,
       "Use packed batches under a token cap (plan.padded = false, plan.cap), or batches of similar lengths from our loader.",
-      "Put samples of similar lengths together: lockstep.BatchSampler(lengths, cap=…, padded=True) in place of DataLoader's sampler. If it made these batches, give it more samples for each step (accumulate=4)."},
+      "Put samples of similar lengths together: lockstep.BatchSampler(lengths, cap=…, padded=True) in place of DataLoader's sampler. If it made these batches, try a smaller cap, or larger steps (step_tokens), which are larger batches for the optimizer too."},
      {"checkpoint", Bound::host,
       [](const Facts& facts) {
         return long_phase(facts, Phase::checkpoint, kCheckpoint,

@@ -11,7 +11,7 @@
 #include "common/environment.h"
 #include "common/error.h"
 #include "common/leaf/text.h"
-#include "exporters/record/reader.h"
+#include "exporters/record/snapshot.h"
 
 namespace lockstep::report {
 namespace {

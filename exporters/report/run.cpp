@@ -11,7 +11,7 @@
 #include "common/leaf/text.h"
 #include "common/process.h"
 #include "common/units.h"
-#include "exporters/record/reader.h"
+#include "exporters/record/snapshot.h"
 
 namespace lockstep::report {
 namespace {

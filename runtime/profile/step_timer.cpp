@@ -11,7 +11,7 @@
 #include "common/process.h"
 #include "common/units.h"
 #include "exporters/record/goodput.h"
-#include "exporters/record/reader.h"
+#include "exporters/record/snapshot.h"
 #include "exporters/record/writer.h"
 #include "runtime/profile/device_phases.h"
 #include "runtime/profile/event_file.h"

@@ -10,7 +10,7 @@
 #include "common/environment.h"
 #include "common/files.h"
 #include "exporters/families/rank_families.h"
-#include "exporters/record/reader.h"
+#include "exporters/record/snapshot.h"
 
 namespace lockstep {
 namespace {

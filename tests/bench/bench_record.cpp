@@ -13,7 +13,7 @@
 #include "common/clock.h"
 #include "common/error.h"
 #include "common/tool.h"
-#include "exporters/record/reader.h"
+#include "exporters/record/snapshot.h"
 #include "exporters/record/writer.h"
 #include "runtime/profile/resource_sampler.h"
 #include "runtime/profile/spans.h"

@@ -21,8 +21,7 @@ WITNESS = {"first_node": ("n2", 2)}  # a node that is not lost, and its first ra
 
 def arguments():
     parser = program.parser("bench_recovery", __doc__)
-    usual = [fault for fault in (*FAULTS, "none") if fault != "first_node"]  # it needs `scontrol requeue`, and has no row yet
-    parser.add_argument("--faults", default=",".join(usual), help="some of: " + ", ".join((*FAULTS, "none")) + " (default: without first_node)")
+    parser.add_argument("--faults", default=",".join((*FAULTS, "none")), help="some of these (default: all)")
     parser.add_argument("--checkpoint-steps", type=int, default=1)
     parser.add_argument("--timeout", type=int, default=20, help="LOCKSTEP_TIMEOUT, which finds a stopped rank")
     parser.add_argument("--turns", type=int, default=5, help="of lockstep-run and srun without a fault")
@@ -97,10 +96,9 @@ def recover(cluster, chosen, fault):
         heal()
     again = job.until("load", lambda: job.lines("loaded")[1:])[0]
     start = job.lines("start")[1]["at"]
-    step = 0 if fault == "first_node" else 1  # the steps of a requeued job have the same numbers again
-    new = lambda: (found := cluster.record(job.id, step, node, rank)) and found.ends and found.ends[0] > struck and found
+    new = lambda: (found := cluster.record(job.id, 1, node, rank)) and found.ends and found.ends[0] > struck and found
     first_step = job.until("new step", new).ends[0]
-    staging = cluster.staging_seconds(job.id, step, node)
+    staging = cluster.staging_seconds(job.id, 1, node)  # a requeued job goes on counting its steps
     lasted = {"detect": failed - struck, "restart": start - failed, "staging": staging,
               "start": again["at"] - again["seconds"] - start - staging, "load": again["seconds"],
               "first_step": first_step - again["at"], "all": first_step - struck,

@@ -8,7 +8,7 @@
 
 #include "common/files.h"
 #include "exporters/node/collector.h"
-#include "exporters/record/reader.h"
+#include "exporters/record/snapshot.h"
 #include "exporters/record/writer.h"
 #include "exporters/report/page.h"
 #include "exporters/report/text.h"

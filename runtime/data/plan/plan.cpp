@@ -9,12 +9,6 @@ Plan::Plan(PlanOptions options, std::size_t samples, std::string fingerprint)
     : options_(std::move(options)), samples_(samples), fingerprint_(std::move(fingerprint)) {
 }
 
-std::span<const SampleId> Plan::micro_batch(std::size_t step, int rank, std::size_t micro_batch) const {
-  const std::size_t at = begin_of(rank_ends_, index_of(step, rank)) + micro_batch;
-  const std::size_t begin = begin_of(batch_ends_, at);
-  return std::span(ids_).subspan(begin, batch_ends_[at] - begin);
-}
-
 std::span<const SampleId> Plan::step_samples(std::size_t step) const {
   const std::size_t first_batch = begin_of(rank_ends_, step * ranks());
   const std::size_t end_batch = rank_ends_[(step + 1) * ranks() - 1];

@@ -139,7 +139,11 @@ class Plan {
     return rank_ends_[at] - begin_of(rank_ends_, at);
   }
   /// The samples of one micro-batch; `micro_batch` must be below micro_batches(step, rank).
-  std::span<const SampleId> micro_batch(std::size_t step, int rank, std::size_t micro_batch) const;
+  std::span<const SampleId> micro_batch(std::size_t step, int rank, std::size_t micro_batch) const {
+    const std::size_t at = begin_of(rank_ends_, index_of(step, rank)) + micro_batch;
+    const std::size_t begin = begin_of(batch_ends_, at);
+    return std::span(ids_).subspan(begin, batch_ends_[at] - begin);
+  }
   /// The samples of all ranks in a step, rank by rank.
   std::span<const SampleId> step_samples(std::size_t step) const;
   /// All samples, step by step.

@@ -14,7 +14,7 @@
 
 #include "common/files.h"
 #include "common/process.h"
-#include "exporters/record/reader.h"
+#include "exporters/record/snapshot.h"
 #include "staging/pack/write/create.h"
 #include "tests/integration/mpi_job.h"
 #ifdef WITH_REPORT

@@ -11,7 +11,7 @@
 #include "common/error.h"
 #include "common/files.h"
 #include "common/sockets.h"
-#include "exporters/record/reader.h"
+#include "exporters/record/snapshot.h"
 #include "exporters/record/writer.h"
 #include "runtime/comm/metrics_server.h"
 #include "runtime/prometheus/collectable.h"

@@ -8,7 +8,7 @@
 #include <limits>
 #include <vector>
 
-#include "exporters/record/reader.h"
+#include "exporters/record/snapshot.h"
 #include "runtime/train/activation_checkpoint.h"
 #include "runtime/train/debug.h"
 #include "tests/integration/device_for_tests.h"

@@ -71,6 +71,16 @@ def run(sampler, steps=None, ahead=0):
     return done
 
 
+class EndlessData:
+    """A data set without IndexError: iterating over it never ends."""
+
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, number):
+        return [1] * 5
+
+
 class Case(unittest.TestCase):
     def refused(self, call, *words):
         with self.assertRaises(lockstep.Error) as caught:
@@ -219,9 +229,32 @@ class Sampler(Case):
                 pass
         self.assertEqual(ddp.calls, sum(not micro.last_of_step for micro in done))
         self.assertGreater(ddp.calls, 0)
+        self.assertIn("weights differ", self.printed(lambda: self.step_always(ddp))[0])
         ddp.static_graph = True
         self.refused(lambda: done[0].no_sync_unless_last(ddp), "static_graph=True", "equal_micro_batches=True")
         run(samplers(2, equal_micro_batches=True)[0])[-1].no_sync_unless_last(ddp)
+
+    def step_always(self, ddp):
+        sampler = samplers(2, accumulate=3)[0]
+        for _, micro in sampler.micro_batches(Loader(sampler)):
+            with micro.no_sync_unless_last(ddp):
+                micro.scale
+            # here optimizer.step(), without `if micro.last_of_step:`
+
+    def test_a_loaded_position_that_is_left_out_is_said(self):
+        (sampler,) = samplers(1)
+        sampler.set_epoch(1)
+        run(sampler, 2)
+        middle = sampler.state_dict()
+        run(sampler)
+        end = sampler.state_dict()
+        for state, epoch, words in ((middle, 0, ["leaves out the rest of epoch 1"]), (middle, 1, []), (end, 2, [])):
+            resumed = samplers(1)[0]
+            resumed.load_state_dict(state)
+            lines = self.printed(lambda: resumed.set_epoch(epoch))
+            self.assertEqual(len(lines), len(words))
+            for word in words:
+                self.assertIn(word, lines[0])
 
     def test_the_tools_errors_are_one_line(self):
         long = "lockstep-plan: lengths: sample 1 has 900 tokens, over the cap of 800"
@@ -229,8 +262,8 @@ class Sampler(Case):
         self.assertEqual(list(samplers(1, lengths=[5, 900], too_long="skip")[0]), [[0]])
         self.refused(lambda: samplers(1, cost=(0, 0)), "cost must be two finite numbers")
         self.refused(lambda: samplers(1, cost=100), "cost must be two numbers")
-        self.refused(lambda: samplers(1, cap=1e2), "Could not convert: cap = 100.0")
-        self.refused(lambda: samplers(1, step_tokens=500.0), "step_tokens = 500.0")
+        self.assertEqual(list(samplers(1, cap=8e2, step_tokens=700.4)[0]), list(samplers(1, cap=800, step_tokens=700)[0]))
+        self.refused(lambda: samplers(1, cap="1e2"), "Could not convert: cap = 1e2")
         self.refused(lambda: samplers(1, accumulate=0), "accumulate: Value 0")
         self.refused(lambda: samplers(1, loss_tokens=[1]), "loss_tokens has 1 numbers for 900 samples")
         self.refused(lambda: lockstep.BatchSampler([1], cap=5, rank=3, world_size=2), "rank must be below world_size 2, not 3")
@@ -246,8 +279,10 @@ class Sampler(Case):
         self.refused(lambda: samplers(1, lengths=[1, 1.5]), "lengths must be whole numbers", "sample 1 has 1.5")
         self.refused(lambda: samplers(1, lengths=[1, 2, -1]), "sample 2 has -1")
         self.refused(lambda: samplers(1, lengths=[2**32]), "sample 0 has 4294967296")
-        for wrong in ([], [[1]], ["a"], 5, None):
-            self.refused(lambda: samplers(1, lengths=wrong), "lengths must be a list", "not empty")
+        for wrong in ([], 5, None, iter([3]), numpy.array(3), EndlessData()):
+            self.refused(lambda: samplers(1, lengths=wrong), "lengths must be a list", "not empty", type(wrong).__name__)
+        for wrong in ([[1]], [[1], [1, 2]], ["a"]):
+            self.refused(lambda: samplers(1, lengths=wrong), "not its data", "len(sample)")
         self.assertEqual(list(samplers(1, lengths=numpy.array([3.0, 255], "f4"))[0]), list(samplers(1, lengths=[3, 255])[0]))
         self.refused(lambda: lockstep.BatchSampler([1], cap=5, rank=0), "both rank and world_size")
         self.refused(lambda: sampler.micro_batches(Loader(samplers(1)[0])), "batch_sampler=sampler")

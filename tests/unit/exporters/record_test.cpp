@@ -12,7 +12,7 @@
 #include <numeric>
 #include <thread>
 
-#include "exporters/record/reader.h"
+#include "exporters/record/snapshot.h"
 #include "exporters/record/writer.h"
 #include "tests/unit/exporters/temporary_folder.h"
 

@@ -9,7 +9,7 @@
 #include "common/error.h"
 #include "common/files.h"
 #include "common/tool.h"
-#include "exporters/record/reader.h"
+#include "exporters/record/snapshot.h"
 #include "exporters/record/writer.h"
 #include "exporters/report/advice.h"
 #include "exporters/report/find.h"

@@ -17,7 +17,7 @@
 #include <thread>
 #include <vector>
 
-#include "exporters/record/reader.h"
+#include "exporters/record/snapshot.h"
 #include "exporters/record/writer.h"
 
 namespace {

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "common/clock.h"
-#include "exporters/record/reader.h"
+#include "exporters/record/snapshot.h"
 #include "exporters/record/writer.h"
 #include "exporters/top/live.h"
 #include "tests/unit/exporters/temporary_folder.h"

@@ -39,7 +39,7 @@ SlurmUser=root
 SlurmdUser=root
 AuthType=auth/$(authentication)
 CredType=cred/$(authentication)
-MpiDefault=pmix
+MpiDefault=$(mpi_plugin)
 MailProg=/bin/true
 StateSaveLocation=/run/cluster/state/slurmctld
 SlurmdSpoolDir=/run/slurm/spool
@@ -78,6 +78,11 @@ CONF
   done
   echo "PartitionName=debug Nodes=ALL Default=YES MaxTime=INFINITE OverSubscribe=NO State=UP"
   printf '%s\n' "$cluster_slurm_conf_extra"
+}
+
+# Debian testing's Slurm 26.05 is built without PMIx.
+mpi_plugin() {
+  if compgen -G '/usr/lib/*/slurm-wlm/mpi_pmix*.so' >/dev/null; then echo pmix; else echo none; fi
 }
 
 variant_lines() {

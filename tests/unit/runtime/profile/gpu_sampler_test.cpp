@@ -6,7 +6,7 @@
 #include <stdlib.h>  // NOLINT(modernize-deprecated-headers): setenv
 
 #include "common/files.h"
-#include "exporters/record/reader.h"
+#include "exporters/record/snapshot.h"
 #include "runtime/profile/device_clock.h"
 #include "runtime/profile/step_timer.h"
 #include "tests/unit/exporters/temporary_folder.h"

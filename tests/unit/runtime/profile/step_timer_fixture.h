@@ -9,7 +9,7 @@
 #include <numeric>
 
 #include "common/clock.h"
-#include "exporters/record/reader.h"
+#include "exporters/record/snapshot.h"
 #include "runtime/profile/step_timer.h"
 #include "tests/unit/exporters/temporary_folder.h"
 

@@ -1,4 +1,4 @@
-#include "runtime/data/batch/batch_buffers.h"
+#include "runtime/data/batch/host_batch.h"
 
 #include <torch/torch.h>
 
