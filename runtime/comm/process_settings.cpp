@@ -10,7 +10,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <climits>
 #include <filesystem>
 
 #include "common/background_cpus.h"
@@ -68,9 +67,8 @@ void bind_threads(const Cpus& cpus) {
 
 bool keep_heap() {
   if (!environment::is_on("LOCKSTEP_MALLOC", true)) return false;
-  constexpr int kMaxMmapThreshold = 32 << 20;  // the maximum of glibc; larger blocks always come from mmap
-  mallopt(M_MMAP_THRESHOLD, kMaxMmapThreshold);
-  mallopt(M_TRIM_THRESHOLD, INT_MAX);
+  mallopt(M_MMAP_MAX, 0);  // a block from mmap is returned when it is freed: above 32 MiB whatever the threshold
+  mallopt(M_TRIM_THRESHOLD, -1);
   mallopt(M_TOP_PAD, 64 << 20);
   return true;
 }

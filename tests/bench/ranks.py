@@ -20,8 +20,8 @@ LOCKSTEP_ALLOCATOR = {"default": {"LOCKSTEP_MALLOC": "off"}, "tuned": {"LOCKSTEP
 PEER_ALLOCATOR = {
     "default": {},
     "tuned": {
-        "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
-        "MALLOC_TRIM_THRESHOLD_": str(2**31 - 1),
+        "MALLOC_MMAP_MAX_": "0",
+        "MALLOC_TRIM_THRESHOLD_": str(2**63 - 1),
         "MALLOC_TOP_PAD_": str(64 << 20),
     },
 }

@@ -199,7 +199,8 @@ def planned_micro_batches(pages, lengths, ddp, chosen):
     import lockstep
 
     counted = [length - 1 for length in lengths]
-    sampler = lockstep.BatchSampler(lengths, cap=chosen.cap, cost=(6 * chosen.width, 1), seed=chosen.seed, loss_tokens=counted, padded=True)
+    cost = (5 * chosen.width + 0.4 * chosen.vocabulary / chosen.layers, 1)  # attention computes all pairs: docs/start/python.md
+    sampler = lockstep.BatchSampler(lengths, cap=chosen.cap, cost=cost, seed=chosen.seed, loss_tokens=counted, padded=True)
     loader = DataLoader(pages, batch_sampler=sampler, collate_fn=collate)
     while True:
         for (tokens, targets), micro in sampler.micro_batches(loader):

@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <torch/csrc/autograd/anomaly_mode.h>
 #include <torch/torch.h>
 
@@ -19,6 +20,12 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
+
+std::int64_t memory_faults() {
+  rusage usage{};
+  ::getrusage(RUSAGE_SELF, &usage);
+  return usage.ru_minflt;
+}
 
 struct Settings : ::testing::Test {
   ~Settings() override { apply_settings(world()); }
@@ -72,6 +79,18 @@ TEST_F(Settings, ThatAreSlowAreNamed) {
               ElementsAre(HasSubstr("anomaly mode"), HasSubstr("deterministic"),
                           HasSubstr("3 threads share 2 CPUs")));
 }
+
+#ifndef __SANITIZE_ADDRESS__  // it has a malloc of its own
+TEST_F(Settings, OfWorldKeepTheMemoryOfLargeBlocks) {
+  const auto page_faults = [] {
+    const auto before = memory_faults();
+    torch::ones({20 << 20});  // 80 MiB; from 32 MiB on, glibc returns a block in any case
+    return memory_faults() - before;
+  };
+  page_faults();
+  EXPECT_LT(page_faults(), 1000);
+}
+#endif
 
 TEST_F(Settings, OfWorldFlushDenormals) {
   EXPECT_EQ((torch::full({1024}, 1e-30F) * 1e-10F).count_nonzero().item<std::int64_t>(), 0);
