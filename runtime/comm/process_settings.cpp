@@ -67,8 +67,8 @@ void bind_threads(const Cpus& cpus) {
 
 bool keep_heap() {
   if (!environment::is_on("LOCKSTEP_MALLOC", true)) return false;
-  mallopt(M_MMAP_MAX,
-          0);  // a block from mmap is returned when it is freed: above 32 MiB whatever the threshold
+  // A block from mmap is returned when it is freed, and glibc's largest threshold for such blocks is 32 MiB.
+  mallopt(M_MMAP_MAX, 0);
   mallopt(M_TRIM_THRESHOLD, -1);
   mallopt(M_TOP_PAD, 64 << 20);
   return true;
