@@ -219,7 +219,7 @@ std::string escape(const std::string& text) {
         safe += "&#39;";
         break;
       default:
-        safe += (c >= 0 && c < ' ') ? ' ' : c;
+        safe += static_cast<unsigned char>(c) < ' ' ? ' ' : c;
     }
   }
   return safe;

@@ -19,7 +19,7 @@ cmake --preset release -B build/arm64 "${unity[@]}" -DLOCKSTEP_WERROR=ON -DCMAKE
   -DCMAKE_LIBRARY_ARCHITECTURE=aarch64-linux-gnu -DPKG_CONFIG_EXECUTABLE=/usr/bin/aarch64-linux-gnu-pkg-config \
   -DCMAKE_CROSSCOMPILING_EMULATOR=/usr/bin/qemu-aarch64 -DLOCKSTEP_BUILD_PLUGIN=ON -DLOCKSTEP_BUILD_STAGING=ON \
   -DLOCKSTEP_BUILD_EXPORTERS=ON -DLOCKSTEP_BUILD_COMM=OFF -DLOCKSTEP_BUILD_RUNTIME=OFF -DLOCKSTEP_BUILD_BENCHMARKS=OFF
-cmake --build build/arm64 -j "$(nproc)"
+cmake --build build/arm64 -j "$(nproc)" -- -k 0
 
 # Tests start tools, which the kernel must give to the emulator too.
 handlers=/proc/sys/fs/binfmt_misc
