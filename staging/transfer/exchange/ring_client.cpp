@@ -137,6 +137,7 @@ void RingClient::subscribe(PeerLink& link) {
                                  fmt::join(ring_.wanted_lists(), " ")));
   const std::vector<std::byte> wanted = ring_.node()->wanted();
   link.send(fmt::format("want {} {} {}", options_.number, generation_.load(), wanted.size()), wanted);
+  send_numbers(link, fmt::format("read {}", options_.number), ring_.look()->handed_over());
   wall_begin_ = nanoseconds(monotonic_ns());
   cpu_begin_ = thread_cpu_time();
 }
