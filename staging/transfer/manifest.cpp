@@ -116,9 +116,7 @@ Manifest look_at(const Source& source) {
 void check_unchanged(const Manifest& manifest) {
   if (!manifest.packed()) return;
   const std::optional<IndexState> now = index_state(manifest.source);
-  if (now != manifest.index) {
-    fail("{} changed while it was copied; stage it again when nobody writes to it", manifest.folder.string());
-  }
+  if (now != manifest.index) fail_changed(manifest.folder);
 }
 
 std::string state_digest(const Manifest& manifest) {

@@ -89,11 +89,6 @@ pack::Digest digest_of(const std::vector<ManifestFile>& files) {
   return pack::digest_of(std::as_bytes(std::span(text)));
 }
 
-[[noreturn]] void index_changed(const Source& source) {
-  fail("{} changed while it was copied; stage it again when nobody writes to it",
-       source.index_file().string());
-}
-
 // Copies the index before using it: if the source's index were truncated while it is mapped, the process
 // would get SIGBUS.
 void fetch_index(const PutContext& context, const BegunCopy& begun) {
@@ -106,9 +101,9 @@ void fetch_index(const PutContext& context, const BegunCopy& begun) {
     return copy_file(context.system, context.limit, from.get(), source.index_file(), file, size);
   });
   context.tally.count_from_source(copied);
-  if (copied != size) index_changed(source);
+  if (copied != size) fail_changed(source.index_file());
   const pack::Index index = pack::Index::load(file, source.index_file());
-  if (index.digest() != begun.manifest.index.digest) index_changed(source);
+  if (index.digest() != begun.manifest.index.digest) fail_changed(source.index_file());
   // The object's index has only the shards that were named.
   if (!source.shards.empty()) write_index(context, begun, index.subset(named_shards(index, source)));
 }
@@ -118,11 +113,8 @@ void fetch_index(const PutContext& context, const BegunCopy& begun) {
 void rescan_source(const PutContext& context, Manifest& manifest) {
   Manifest seen = retry_source(context.options.source_pause, [&] { return look_at(context.source); });
   refuse_own_cache(context, seen);
-  if (!manifest.seen_state.empty() && state_digest(seen) != manifest.seen_state) {
-    fail(
-        "{} changed while it was being staged (node {} read another version): stop the writers and stage again",
-        context.source.name, manifest.seen_by);
-  }
+  if (!manifest.seen_state.empty() && state_digest(seen) != manifest.seen_state)
+    fail_changed(context.source.name, "node " + manifest.seen_by);
   seen.object = manifest.object;
   manifest = std::move(seen);
 }
@@ -147,7 +139,7 @@ BegunCopy begin_copy_with_list(const PutContext& context, const Manifest& manife
     const pack::Index index = pack::Index::load(index_in(begun), context.source.index_file());
     // An object of some shards has a part of the index.
     if (context.source.shards.empty() && index.digest() != manifest.index.digest)
-      index_changed(context.source);
+      fail_changed(context.source.index_file());
   } else {
     list_from_text(list, begun.manifest);
   }
@@ -262,7 +254,7 @@ void NewCopy::take(std::size_t chunk, LoadedChunk loaded, bool waiting) {
 
 void NewCopy::finish(const std::function<void(std::size_t chunk)>& wrong) {
   store_->finish();
-  source_.check_unchanged();
+  source_.check_unchanged(false);
   if (store_->damaged().empty()) return;
   for (const std::size_t file : store_->damaged()) repair(file, wrong);
   store_->mark();
@@ -336,20 +328,6 @@ void NewCopy::progressed(std::uint64_t bytes) {
   progress_.from_source = so_far.from_source + source_.bytes_read();
   progress_.from_peers = so_far.from_peers;
   on.progress(context_.source.name, progress_);
-}
-
-void NewCopy::check_source_again() const {
-  if (begun_.manifest.packed()) return;
-  parallel_for(files_.size(), kManyAtOnce, [&](std::size_t f, const std::function<bool()>&) {
-    const fs::path path = source_folder() / files_[f].name;
-    struct stat status {};
-    retry_source(context_.options.source_pause, [&] {
-      const PendingCall call(path);
-      if (::stat(path.c_str(), &status) != 0) fail_errno("cannot stat {}", path.string());
-    });
-    if (!files_[f].state || files_[f].state->fits(FileState::of(status))) return;
-    fail("{} changed while it was being staged; stage it again when nobody writes to it", path.string());
-  });
 }
 
 std::string NewCopy::content() const {

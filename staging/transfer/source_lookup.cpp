@@ -54,11 +54,8 @@ Manifest adopt_identity(const PutContext& context, const SourceIdentity& identit
   const Source& source = context.source;
   const std::optional<IndexState> index =
       retry_source(context.options.source_pause, [&] { return index_state(source); });
-  if (identity.packed != index.has_value() || (index && pack::to_hex(index->digest) != identity.version)) {
-    fail(
-        "{} changed while it was being staged (node {} read another version): stop the writers and stage again",
-        source.name, identity.node);
-  }
+  if (identity.packed != index.has_value() || (index && pack::to_hex(index->digest) != identity.version))
+    fail_changed(source.name, "node " + identity.node);
   Manifest manifest;
   manifest.source = source;
   manifest.folder = source.folder;
