@@ -112,7 +112,7 @@ void SourceFiles::read_range(int fd, const Extent& extent, ByteRange range, std:
 }
 
 void SourceFiles::check_unchanged(bool all) {
-  parallel_for(files_.size(), kManyAtOnce, [&](std::size_t file, const std::function<bool()>&) {
+  parallel_for(files_.size(), kManyAtOnce, [&](std::size_t file) {
     FileState seen;
     if (all && files_[file].state) seen = *files_[file].state;
     {
