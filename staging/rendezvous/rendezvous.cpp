@@ -60,12 +60,11 @@ RendezvousAddress RendezvousAddress::from_environment() {
 }
 
 Rendezvous::Rendezvous(const RendezvousAddress& address, const Hello& hello,
-                       std::function<void(const std::string& lost)> stop,
-                       std::function<void(const Verdict&)> failed)
+                       std::function<void(const std::string& why)> stop)
     : name_(address.name),
+      prints_reasons_(address.prints_reasons),
       connection_(connect(address, hello.client_name())),
-      stop_(std::move(stop)),
-      failed_(std::move(failed)) {
+      stop_(std::move(stop)) {
   send(hello.to_text());
   listener_ = new_thread([this] { listen(); });
 }
@@ -119,12 +118,12 @@ void Rendezvous::listen() {
 }
 
 void Rendezvous::receive(const std::string& payload) {
-  bool stopped = false;
+  std::optional<std::string> stopped;
   {
     const std::lock_guard lock(mutex_);
     if (kind_of(payload) == Message::verdict) {
       verdict_ = Verdict::from_text(payload);
-      stopped = !verdict_->good;
+      if (!verdict_->good) stopped = prints_reasons_ ? "" : verdict_->why;
     } else {
       RoundMessage message = RoundMessage::from_text(payload);
       if (message.round == kLeft) {
@@ -135,12 +134,7 @@ void Rendezvous::receive(const std::string& payload) {
     }
   }
   changed_.notify_all();
-  if (!stopped) return;
-  if (failed_) {
-    failed_(*verdict_);
-  } else {
-    stop_("");
-  }
+  if (stopped) stop_(*stopped);
 }
 
 nlohmann::json Rendezvous::gather(const std::string& round, nlohmann::json data) {
@@ -168,9 +162,11 @@ RingPart Rendezvous::states(std::size_t number, const std::string& states) {
   return ring_part_from(answer);
 }
 
-Contents Rendezvous::contents(std::size_t number, const std::string& digest, bool lacks) {
-  return contents_from(
-      exchange(fmt::format("{}:{}", kContentsRound, number), {{"digest", digest}, {"lacks", lacks}}));
+Contents Rendezvous::contents(std::size_t number, const std::string& digest, bool lacks,
+                              const std::vector<Suspect>& suspects) {
+  nlohmann::json data{{"digest", digest}, {"lacks", lacks}};
+  if (!suspects.empty()) data["suspects"] = suspects;
+  return contents_from(exchange(fmt::format("{}:{}", kContentsRound, number), std::move(data)));
 }
 
 bool Rendezvous::has_left(std::uint32_t node) {

@@ -31,6 +31,7 @@ struct RendezvousAddress {
   std::chrono::milliseconds handshake_timeout{
       10'000};                             ///< for all attempts together, after the first connection
   std::string name = "srun's rendezvous";  ///< for messages
+  bool prints_reasons = true;              ///< the server prints why the step has failed
 
   /// From LOCKSTEP_RENDEZVOUS ("PORT HOST...") and LOCKSTEP_RENDEZVOUS_KEY, which the plugin sets. Throws
   /// Error if one of them is missing or invalid.
@@ -39,12 +40,10 @@ struct RendezvousAddress {
 
 class Rendezvous {
  public:
-  /// Connects, authenticates and introduces this node. The listening thread calls `stop` when the step has failed: with
-  /// "" if srun says so (srun has then printed the reason), or with the reason if the connection to srun is lost. If
-  /// the server does not print reasons, pass `failed`, which is called instead of stop(""). Throws Error.
+  /// Connects, authenticates and introduces this node. The listening thread calls `stop` when the step has failed, or when the
+  /// connection to srun is lost, with the reason; with "" if srun prints it. Throws Error.
   Rendezvous(const RendezvousAddress& address, const Hello& hello,
-             std::function<void(const std::string& lost)> stop,
-             std::function<void(const Verdict&)> failed = {});
+             std::function<void(const std::string& why)> stop);
   ~Rendezvous();
   Rendezvous(const Rendezvous&) = delete;
   Rendezvous& operator=(const Rendezvous&) = delete;
@@ -57,8 +56,10 @@ class Rendezvous {
   /// Contributes the SourceState of each source, and waits for this node's part of the ring. `number` tells apart several
   /// calls. Throws as gather() does.
   RingPart states(std::size_t number, const std::string& states);
-  /// Contributes the digest of what this node got ("" for nothing), and whether it lacks sources. Throws as gather() does.
-  Contents contents(std::size_t number, const std::string& digest, bool lacks);
+  /// Contributes the digest of what this node got ("" for nothing), whether it lacks sources, and who must check them. Throws
+  /// as gather() does.
+  Contents contents(std::size_t number, const std::string& digest, bool lacks,
+                    const std::vector<Suspect>& suspects = {});
 
   /// Whether a node of the ring before this one has left, or srun does not hear from it.
   bool has_left(std::uint32_t node);
@@ -89,10 +90,10 @@ class Rendezvous {
   void receive(const std::string& payload);
 
   std::string name_;
+  const bool prints_reasons_;
   std::unique_ptr<SecureConnection> connection_;
   std::mutex sending_;  // guards what is sent
-  std::function<void(const std::string& lost)> stop_;
-  std::function<void(const Verdict&)> failed_;
+  std::function<void(const std::string& why)> stop_;
   std::mutex mutex_;  // guards what was received: the members below
   std::condition_variable changed_;
   std::optional<Verdict> verdict_;

@@ -66,11 +66,16 @@ Verdict Verdict::from_text(const std::string& text) {
 }
 
 nlohmann::json to_json(const Contents& contents) {
-  return {{"equal", contents.equal}, {"again", contents.again}, {"lost", contents.lost}};
+  nlohmann::json answer{{"equal", contents.equal}, {"again", contents.again}, {"lost", contents.lost}};
+  if (!contents.suspects.empty()) answer["suspects"] = contents.suspects;
+  return answer;
 }
 
 Contents contents_from(const nlohmann::json& value) {
-  return {.equal = value.at("equal"), .again = value.at("again"), .lost = value.at("lost")};
+  return {.equal = value.at("equal"),
+          .again = value.at("again"),
+          .lost = value.at("lost"),
+          .suspects = value.value("suspects", std::vector<Suspect>())};
 }
 
 nlohmann::json to_json(const NodeProgress& progress) {

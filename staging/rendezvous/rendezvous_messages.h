@@ -7,6 +7,8 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "common/error.h"
 #include "staging/rendezvous/node_names.h"
@@ -71,11 +73,15 @@ inline constexpr const char* kAddress = "address";
 inline constexpr const char* kProgress = "progress";
 inline constexpr const char* kLeft = "left";
 
+/// A node whose successor in a ring got wrong bytes of a source, or none; and the number of the source in that ring.
+using Suspect = std::pair<std::uint32_t, std::size_t>;
+
 /// The answer to a round of contents.
 struct Contents {
   bool equal = true;   ///< all digests
   bool again = false;  ///< a node still lacks sources: there is another ring
   bool lost = false;   ///< a node has left since the ring began
+  std::vector<Suspect> suspects{};
 };
 
 nlohmann::json to_json(const Contents& contents);

@@ -99,7 +99,7 @@ struct RendezvousServer::Group {
     std::string problem;
   };
   std::map<std::string, Round> rounds;
-  std::map<std::uint32_t, nlohmann::json> addresses;  // where each node receives connections of others
+  std::map<std::uint32_t, RingPart::Peer> addresses;  // where each node receives connections of others
   std::vector<std::uint32_t> ring;                    // its nodes, in order
   std::map<std::string, std::string> why_by_node;
   std::vector<std::pair<double, std::string>> seconds;  // of the nodes that have staged something
@@ -232,11 +232,12 @@ void RendezvousServer::receive_line(Peer& peer, const std::string& line) {
 void RendezvousServer::receive_round(Peer& peer, const std::string& payload) {
   RoundMessage message = RoundMessage::from_text(payload);
   const std::uint32_t node = peer.hello->node_id;
-  if (message.round == kAddress) {
-    peer.group->addresses[node] = std::move(message.data);
-    return;
-  }
   try {
+    if (message.round == kAddress) {
+      peer.group->addresses[node] = ring_peer_from(message.data);
+      peer.group->addresses[node].node = node;
+      return;
+    }
     if (message.round == kProgress) return receive_progress(peer, message.data);
     Group::Round& round = peer.group->rounds[message.round];
     if (!round.nodes.insert(node).second) return;
@@ -251,6 +252,8 @@ void RendezvousServer::receive_round(Peer& peer, const std::string& payload) {
       if (round.digest.empty()) round.digest = digest;
       round.contents.equal = round.contents.equal && (digest.empty() || digest == round.digest);
       round.contents.again = round.contents.again || message.data.at("lacks").get<bool>();
+      const auto suspects = message.data.value("suspects", std::vector<Suspect>());
+      round.contents.suspects.insert(round.contents.suspects.end(), suspects.begin(), suspects.end());
     } else {
       round.data.emplace(node, std::move(message.data));
     }
@@ -318,15 +321,8 @@ void RendezvousServer::answer_states(Group& group, const std::string& name) {
     const auto found = std::lower_bound(group.ring.begin(), group.ring.end(), peer.hello->node_id);
     if (found == group.ring.end() || *found != peer.hello->node_id) continue;
     part.place = static_cast<std::uint32_t>(found - group.ring.begin());
-    part.predecessor.node = group.ring[(part.place + group.ring.size() - 1) % group.ring.size()];
-    const nlohmann::json& address = group.addresses.at(part.predecessor.node);
-    try {
-      part.predecessor.name = address.at("name");
-      part.predecessor.hosts = address.at("hosts").get<std::vector<std::string>>();
-      part.predecessor.port = address.at("port");
-    } catch (const nlohmann::json::exception&) {
-      part.predecessor.hosts.clear();  // it cannot be reached, and is given up
-    }
+    part.predecessor =
+        group.addresses.at(group.ring[(part.place + group.ring.size() - 1) % group.ring.size()]);
     send(peer, RoundMessage{name, to_json(part)}.to_text());
   }
 }

@@ -21,15 +21,19 @@ json to_json(const RingPart& part) {
           {"sources", sources}};
 }
 
+RingPart::Peer ring_peer_from(const json& message) {
+  return {.name = message.at("name"),
+          .hosts = message.at("hosts").get<std::vector<std::string>>(),
+          .port = message.at("port")};
+}
+
 RingPart ring_part_from(const json& message) {
   try {
     RingPart part;
     part.nodes = message.at("nodes");
     part.place = message.at("place");
+    part.predecessor = ring_peer_from(message);
     part.predecessor.node = message.at("predecessor");
-    part.predecessor.name = message.at("name");
-    part.predecessor.hosts = message.at("hosts").get<std::vector<std::string>>();
-    part.predecessor.port = message.at("port");
     for (const char source : message.at("sources").get<std::string>())
       part.sources.push_back(static_cast<SourcePart>(source));
     if (part.nodes == 0 || part.place >= part.nodes) fail("srun's helper sent a wrong ring");

@@ -33,8 +33,8 @@ enum class SourcePart : char {
 struct RingPart {
   struct Peer {
     std::uint32_t node = 0;  ///< of the step
-    std::string name;
-    std::vector<std::string> hosts;
+    std::string name{};
+    std::vector<std::string> hosts{};
     int port = 0;
   };
   std::uint32_t nodes = 1;
@@ -44,6 +44,8 @@ struct RingPart {
 };
 
 nlohmann::json to_json(const RingPart& part);
+/// Where a node says that others reach it, without its number. Throws nlohmann::json::exception.
+RingPart::Peer ring_peer_from(const nlohmann::json& message);
 /// Throws Error if a field is missing or wrong.
 RingPart ring_part_from(const nlohmann::json& message);
 

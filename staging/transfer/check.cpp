@@ -12,8 +12,7 @@
 #include "staging/pack/index.h"
 #include "staging/pack/locate.h"
 #include "staging/pack/shard_check.h"
-#include "staging/transfer/copy/chunk_journal.h"
-#include "staging/transfer/copy/chunk_plan.h"
+#include "staging/transfer/copy/object_chunks.h"
 #include "staging/transfer/copy/parallel.h"
 
 namespace lockstep::transfer {
@@ -59,67 +58,19 @@ void check_digest(const std::filesystem::path& folder, const cache::ObjectFile& 
   if (now != file.xxh3) fail("{} is damaged: xxh3 {}, {} expected", path.string(), now, file.xxh3);
 }
 
-/// The digests of the chunks of each file, if the copy has kept them.
-class Pieces {
- public:
-  Pieces(const std::filesystem::path& folder, const std::vector<cache::ObjectFile>& files)
-      : folder_(folder),
-        files_(files),
-        journal_(ChunkJournal::read(FileSystem::real(), folder.parent_path() / kJournalName)) {
-    std::vector<std::uint64_t> sizes;
-    std::uint64_t bytes = 0;
-    for (const cache::ObjectFile& file : files) {
-      sizes.push_back(file.size);
-      bytes += file.size;
-    }
-    // A damaged number must not make the plan larger than the list itself.
-    if (journal_.chunk_bytes > 0 && bytes / journal_.chunk_bytes <= journal_.chunks.size() &&
-        journal_.chunk_bytes <= kLargestChunk)
-      plan_.emplace(std::move(sizes), journal_.chunk_bytes);
-  }
-
-  /// Checks a random chunk of a file, if its digest is known.
-  void check_one_of(std::size_t file, std::minstd_rand& random) const {
-    if (!plan_) return;
-    const std::size_t chunk =
-        std::uniform_int_distribution<std::size_t>(plan_->first_chunk(file), plan_->last_chunk(file))(random);
-    const auto known = std::find_if(journal_.chunks.rbegin(), journal_.chunks.rend(),
-                                    [&](const DoneChunk& done) { return done.chunk == chunk; });
-    if (known == journal_.chunks.rend()) return;
-    pack::Hasher hasher;
-    for (const Extent& extent : plan_->extents(chunk)) hash(extent, hasher);
-    if (hasher.digest() != known->digest) check_files(chunk);
-  }
-
- private:
-  std::filesystem::path path(std::size_t file) const { return folder_ / files_[file].name; }
-  /// Throws Error if a file of the chunk is damaged. Otherwise the journal's digest is wrong.
-  void check_files(std::size_t chunk) const {
-    for (const Extent& extent : plan_->extents(chunk)) {
-      try {
-        check_digest(folder_, files_[extent.file]);
-      } catch (const Error& damage) {
-        fail("{}, between bytes {} and {}", damage.what(), extent.offset, extent.offset + extent.bytes);
-      }
+// Checks a chunk of large files. Throws Error if one of them is damaged; otherwise the journal's digest is wrong.
+void check_chunk(ObjectChunks& chunks, std::size_t chunk, const std::filesystem::path& folder,
+                 const std::vector<cache::ObjectFile>& files) {
+  std::vector<std::byte> bytes(chunks.plan().bytes(chunk));
+  if (chunks.read(chunk, bytes) && pack::digest_of(bytes) == chunks.digest(chunk)) return;
+  for (const Extent& extent : chunks.plan().extents(chunk)) {
+    try {
+      check_digest(folder, files[extent.file]);
+    } catch (const Error& damage) {
+      fail("{}, between bytes {} and {}", damage.what(), extent.offset, extent.offset + extent.bytes);
     }
   }
-  void hash(const Extent& extent, pack::Hasher& hasher) const {
-    const UniqueFd fd = open_file(path(extent.file), O_RDONLY | O_NOFOLLOW);
-    std::vector<std::byte> bytes(extent.bytes);
-    for (std::size_t done = 0; done < bytes.size();) {
-      const std::size_t got = FileSystem::real().read_at(fd.get(), std::span(bytes).subspan(done),
-                                                         extent.offset + done, path(extent.file));
-      if (got == 0) fail("{}: ends at byte {}", path(extent.file).string(), extent.offset + done);
-      done += got;
-    }
-    hasher.update(bytes);
-  }
-
-  const std::filesystem::path& folder_;
-  const std::vector<cache::ObjectFile>& files_;
-  ChunkJournal::Content journal_;
-  std::optional<ChunkPlan> plan_;
-};
+}
 
 using Checked = std::function<void(std::uint64_t bytes)>;
 
@@ -129,7 +80,7 @@ void check_files(const std::filesystem::path& folder, Verify verify, int threads
   const cache::ObjectInfo info =
       cache::parse_object(read_text_file(about), folder.parent_path().filename().string(), about.string());
   if (info.files.empty()) fail("{} lists no files", about.string());
-  parallel_for(info.files.size(), threads, [&](std::size_t f, const std::function<bool()>&) {
+  parallel_for(info.files.size(), threads, [&](std::size_t f) {
     const cache::ObjectFile& file = info.files[f];
     const std::uint64_t size = size_of(folder / file.name);
     if (size != file.size) fail("{}: {} bytes, {} expected", (folder / file.name).string(), size, file.size);
@@ -140,14 +91,24 @@ void check_files(const std::filesystem::path& folder, Verify verify, int threads
   if (verify == Verify::full) return;
   std::minstd_rand random(std::random_device{}());
   std::uniform_int_distribution<std::size_t> any(0, info.files.size() - 1);
-  const Pieces pieces(folder, info.files);
+  const std::vector<ManifestFile> list = files_of(info);
+  std::uint64_t bytes = 0;
+  for (const ManifestFile& file : list) bytes += file.size;
+  const auto journal = ChunkJournal::read(FileSystem::real(), folder.parent_path() / kJournalName);
+  std::optional<ObjectChunks> chunks;
+  // A damaged number must not make the plan larger than the list itself.
+  if (journal.chunk_bytes > 0 && journal.chunk_bytes <= kLargestChunk &&
+      bytes / journal.chunk_bytes <= journal.chunks.size())
+    chunks.emplace(FileSystem::real(), folder, list, journal, journal.chunk_bytes);
   int read = 0;
   for (int n = 0; n < kSamples; ++n) {
     const std::size_t f = any(random);
     if (info.files[f].size <= kLargestSample) {
       check_digest(folder, info.files[f]);
-    } else if (read++ < kPieces) {
-      pieces.check_one_of(f, random);
+    } else if (chunks && chunks->has_digests() && read++ < kPieces) {
+      std::uniform_int_distribution<std::size_t> of_file(chunks->plan().first_chunk(f),
+                                                         chunks->plan().last_chunk(f));
+      check_chunk(*chunks, of_file(random), folder, info.files);
     }
   }
 }
@@ -164,7 +125,7 @@ void check_copy(const std::filesystem::path& folder, Verify verify, int threads,
     check_some_samples(folder, index);
     return;
   }
-  parallel_for(index.shards(), threads, [&](std::size_t s, const std::function<bool()>&) {
+  parallel_for(index.shards(), threads, [&](std::size_t s) {
     pack::check_digests(folder, index, s, [](std::uint64_t) {});
     if (checked) checked(index.shard(s).size);
   });

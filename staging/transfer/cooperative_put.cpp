@@ -45,7 +45,7 @@ class Identities {
     Identities seen;
     seen.manifests_.resize(contexts.size());
     std::vector<json> identities(contexts.size());
-    parallel_for(contexts.size(), kManyAtOnce, [&](std::size_t s, const std::function<bool()>&) {
+    parallel_for(contexts.size(), kManyAtOnce, [&](std::size_t s) {
       const PutContext& context = *contexts[s];
       const auto staged = context.options.staged.find(context.source.name);
       const bool has_copy = staged != context.options.staged.end();
@@ -142,7 +142,7 @@ class SourceBatch {
 
  private:
   RingPart states() {
-    parallel_for(sources_.size(), kManyAtOnce, [&](std::size_t s, const std::function<bool()>&) {
+    parallel_for(sources_.size(), kManyAtOnce, [&](std::size_t s) {
       if (!staged_[s] && !sources_[s]) sources_[s] = make_(s);
     });
     std::string states;
@@ -184,16 +184,20 @@ class SourceBatch {
     }
     if (!complete) digests.clear();
     if (!digests.empty()) digests = pack::to_hex(pack::digest_of(std::as_bytes(std::span(digests))));
-    const bool lacks = !complete || (ring_ && ring_->saw_damage()) ||
+    const std::vector<Suspect> suspects = ring_ ? ring_->suspects() : std::vector<Suspect>();
+    const bool lacks = !complete || !suspects.empty() ||
                        std::find(parts_.begin(), parts_.end(), SourcePart::busy) != parts_.end();
     Contents contents;
     try {
-      contents = peers_.rendezvous().contents(rings_, digests, lacks);
+      contents = peers_.rendezvous().contents(rings_, digests, lacks, suspects);
+      for (const auto& [node, source] : contents.suspects) {
+        if (node == peers_.self() && source < ring_sources_.size()) ring_sources_[source]->suspect();
+      }
       // A lost node may have read a file that changed meanwhile, and did not find that out.
       for (const SourcePut* const source : ring_sources_) {
         if (contents.lost && source->needed()) source->copy().check_source_again();
       }
-    } catch (const Error&) {  // other nodes failed, or the source cannot be reached
+    } catch (const Error&) {  // other nodes failed, the source cannot be reached, or the disk is bad
       for (const auto& source : sources_) {
         if (source) source->keep();
       }
@@ -303,7 +307,7 @@ Greeting greet(PeerGroup& peers, const Contexts& contexts) {
     for (std::size_t s = 0; s < greeting.first.size(); ++s) {
       if (is_staged(*contexts[s], own->version(s))) continue;
       greeting.first[s] = std::make_unique<SourcePut>(*contexts[s], own->manifest(*contexts[s], s, peers));
-      if (greeting.first[s]->find() == SourceState::busy) busy.push_back(s);
+      if (greeting.first[s]->state(true) == SourceState::busy) busy.push_back(s);
     }
     message["busy"] = std::move(busy);
   }

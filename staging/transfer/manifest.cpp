@@ -24,8 +24,7 @@ pack::Contents contents_of(const Source& source) {
   pack::Contents all = look(source.paths.front());
   if (source.paths.size() == 1) return all;
   std::vector<pack::Contents> others(source.paths.size());
-  parallel_for(source.paths.size(), kManyAtOnce,
-               [&](std::size_t i, const std::function<bool()>&) { others[i] = look(source.paths[i]); });
+  parallel_for(source.paths.size(), kManyAtOnce, [&](std::size_t i) { others[i] = look(source.paths[i]); });
   for (const pack::Contents& other : others) {
     if (other.format != all.format) all.format = pack::Format::plain;
     all.files.insert(all.files.end(), other.files.begin(), other.files.end());
@@ -69,6 +68,12 @@ std::vector<ManifestFile> shards_of(const pack::Index& index) {
   return files;
 }
 
+std::vector<ManifestFile> files_of(const cache::ObjectInfo& info) {
+  std::vector<ManifestFile> files;
+  for (const cache::ObjectFile& file : info.files) files.push_back({file.name, file.size, {}, {}});
+  return files;
+}
+
 Manifest look_at(const Source& source) {
   Manifest manifest;
   manifest.source = source;
@@ -94,7 +99,7 @@ Manifest look_at(const Source& source) {
     manifest.main = exact ? named : contents.files.front();
   }
   manifest.files.resize(contents.files.size());
-  parallel_for(contents.files.size(), kManyAtOnce, [&](std::size_t i, const std::function<bool()>&) {
+  parallel_for(contents.files.size(), kManyAtOnce, [&](std::size_t i) {
     const fs::path path = contents.folder / contents.files[i];
     const PendingCall call(path);
     struct stat status {};
@@ -116,9 +121,7 @@ Manifest look_at(const Source& source) {
 void check_unchanged(const Manifest& manifest) {
   if (!manifest.packed()) return;
   const std::optional<IndexState> now = index_state(manifest.source);
-  if (now != manifest.index) {
-    fail("{} changed while it was copied; stage it again when nobody writes to it", manifest.folder.string());
-  }
+  if (now != manifest.index) fail_changed(manifest.folder);
 }
 
 std::string state_digest(const Manifest& manifest) {

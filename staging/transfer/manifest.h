@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "staging/cache/object.h"
 #include "staging/pack/digest.h"
 #include "staging/pack/format.h"
 #include "staging/pack/index.h"
@@ -30,6 +31,9 @@ std::vector<std::uint64_t> sizes_of(const std::vector<ManifestFile>& files);
 std::vector<std::string> names_of(const std::vector<ManifestFile>& files);
 /// The shards that an index lists, with their digests.
 std::vector<ManifestFile> shards_of(const pack::Index& index);
+
+/// The files of an object without an index.
+std::vector<ManifestFile> files_of(const cache::ObjectInfo& info);
 
 struct Manifest {
   Source source;

@@ -10,7 +10,6 @@
 #include "common/pending_calls.h"
 #include "staging/pack/index.h"
 #include "staging/pack/locate.h"
-#include "staging/transfer/copy/file_copy.h"
 #include "staging/transfer/copy/parallel.h"
 
 namespace lockstep::transfer {
@@ -89,11 +88,6 @@ pack::Digest digest_of(const std::vector<ManifestFile>& files) {
   return pack::digest_of(std::as_bytes(std::span(text)));
 }
 
-[[noreturn]] void index_changed(const Source& source) {
-  fail("{} changed while it was copied; stage it again when nobody writes to it",
-       source.index_file().string());
-}
-
 // Copies the index before using it: if the source's index were truncated while it is mapped, the process
 // would get SIGBUS.
 void fetch_index(const PutContext& context, const BegunCopy& begun) {
@@ -105,10 +99,10 @@ void fetch_index(const PutContext& context, const BegunCopy& begun) {
     const UniqueFd from = context.system.open(source.index_file(), O_RDONLY);
     return copy_file(context.system, context.limit, from.get(), source.index_file(), file, size);
   });
-  context.tally.count_from_source(copied);
-  if (copied != size) index_changed(source);
+  context.tally.count(&PutResult::from_source, copied);
+  if (copied != size) fail_changed(source.index_file());
   const pack::Index index = pack::Index::load(file, source.index_file());
-  if (index.digest() != begun.manifest.index.digest) index_changed(source);
+  if (index.digest() != begun.manifest.index.digest) fail_changed(source.index_file());
   // The object's index has only the shards that were named.
   if (!source.shards.empty()) write_index(context, begun, index.subset(named_shards(index, source)));
 }
@@ -118,11 +112,8 @@ void fetch_index(const PutContext& context, const BegunCopy& begun) {
 void rescan_source(const PutContext& context, Manifest& manifest) {
   Manifest seen = retry_source(context.options.source_pause, [&] { return look_at(context.source); });
   refuse_own_cache(context, seen);
-  if (!manifest.seen_state.empty() && state_digest(seen) != manifest.seen_state) {
-    fail(
-        "{} changed while it was being staged (node {} read another version): stop the writers and stage again",
-        context.source.name, manifest.seen_by);
-  }
+  if (!manifest.seen_state.empty() && state_digest(seen) != manifest.seen_state)
+    fail_changed(context.source.name, "node " + manifest.seen_by);
   seen.object = manifest.object;
   manifest = std::move(seen);
 }
@@ -147,7 +138,7 @@ BegunCopy begin_copy_with_list(const PutContext& context, const Manifest& manife
     const pack::Index index = pack::Index::load(index_in(begun), context.source.index_file());
     // An object of some shards has a part of the index.
     if (context.source.shards.empty() && index.digest() != manifest.index.digest)
-      index_changed(context.source);
+      fail_changed(context.source.index_file());
   } else {
     list_from_text(list, begun.manifest);
   }
@@ -182,7 +173,7 @@ NewCopy::NewCopy(const PutContext& context, BegunCopy begun, bool check_source)
   local_.make_folders();
   const std::uint64_t resumed = store_->resume(threads());
   if (resumed > 0) progressed(resumed);
-  context_.tally.count_resumed(resumed);
+  context_.tally.count(&PutResult::resumed, resumed);
 }
 
 NewCopy::~NewCopy() {
@@ -212,13 +203,12 @@ std::vector<ManifestFile> NewCopy::list_files() {
 void NewCopy::check_shards_at_source() const {
   const fs::path& folder = context_.source.folder;
   const pack::Index index = pack::Index::load(index_in(begun_), context_.source.index_file());
-  parallel_for(index.shards(), PutContext::kMaxSourceThreads,
-               [&](std::size_t s, const std::function<bool()>&) {
-                 retry_source(context_.options.source_pause, [&] {
-                   const PendingCall call(folder);
-                   pack::check_shard_size(folder, index, s);
-                 });
-               });
+  parallel_for(index.shards(), PutContext::kMaxSourceThreads, [&](std::size_t s) {
+    retry_source(context_.options.source_pause, [&] {
+      const PendingCall call(folder);
+      pack::check_shard_size(folder, index, s);
+    });
+  });
 }
 
 void NewCopy::report_names() {
@@ -242,7 +232,7 @@ int NewCopy::threads() const {
 }
 
 void NewCopy::run() {
-  parallel_for(plan_.size(), threads(), [&](std::size_t chunk, const std::function<bool()>&) {
+  parallel_for(plan_.size(), threads(), [&](std::size_t chunk) {
     if (!store_->has(chunk)) take(chunk, load(chunk), false);
   });
   finish();
@@ -262,7 +252,7 @@ void NewCopy::take(std::size_t chunk, LoadedChunk loaded, bool waiting) {
 
 void NewCopy::finish(const std::function<void(std::size_t chunk)>& wrong) {
   store_->finish();
-  source_.check_unchanged();
+  source_.check_unchanged(false);
   if (store_->damaged().empty()) return;
   for (const std::size_t file : store_->damaged()) repair(file, wrong);
   store_->mark();
@@ -271,22 +261,26 @@ void NewCopy::finish(const std::function<void(std::size_t chunk)>& wrong) {
 // The wrong bytes may have come from another node, from the disk, from an earlier copy of a source that was
 // repaired since, or from the source itself.
 void NewCopy::repair(std::size_t file, const std::function<void(std::size_t chunk)>& wrong) {
+  pack::Hasher hasher;
   for (std::size_t chunk = plan_.first_chunk(file); chunk <= plan_.last_chunk(file); ++chunk) {
     const ChunkBuffers::Buffer data = context_.resources.memory.chunks.take(plan_.bytes(chunk));
     source_.read(chunk, data.bytes());
     const pack::Digest digest = pack::digest_of(data.bytes());
-    const bool differs = digest != store_->digest(chunk);
-    if (differs && wrong) wrong(chunk);
-    if (differs || store_->read_digest(chunk) != digest) store_->replace(chunk, data, digest);
+    if (digest != store_->digest(chunk) && wrong) wrong(chunk);
+    store_->replace(chunk, data, digest);
+    std::size_t at = 0;
+    for (const Extent& extent : plan_.extents(chunk)) {
+      if (extent.file == file) hasher.update(data.bytes().subspan(at, extent.bytes));
+      at += extent.bytes;
+    }
   }
-  const pack::Digest now = store_->rehash(file);
+  const pack::Digest now = hasher.digest();
   if (now != *files_[file].digest) {
     fail(
         "{} does not match its index (xxh3 {}, {} expected): damaged, or changed after it was packed; run lockstep-pack verify, then pack again",
         (source_folder() / files_[file].name).string(), pack::to_hex(now),
         pack::to_hex(*files_[file].digest));
   }
-  store_->sync_file(file);
   complete(files_[file]);
 }
 
@@ -338,20 +332,6 @@ void NewCopy::progressed(std::uint64_t bytes) {
   on.progress(context_.source.name, progress_);
 }
 
-void NewCopy::check_source_again() const {
-  if (begun_.manifest.packed()) return;
-  parallel_for(files_.size(), kManyAtOnce, [&](std::size_t f, const std::function<bool()>&) {
-    const fs::path path = source_folder() / files_[f].name;
-    struct stat status {};
-    retry_source(context_.options.source_pause, [&] {
-      const PendingCall call(path);
-      if (::stat(path.c_str(), &status) != 0) fail_errno("cannot stat {}", path.string());
-    });
-    if (!files_[f].state || files_[f].state->fits(FileState::of(status))) return;
-    fail("{} changed while it was being staged; stage it again when nobody writes to it", path.string());
-  });
-}
-
 std::string NewCopy::content() const {
   if (begun_.manifest.packed()) return "";
   std::string text;
@@ -368,7 +348,7 @@ FoundCopy NewCopy::publish() {
     if (file.executable) context_.system.change_mode(begun_.incoming->files() / file.name, mode_of(file));
   }
   if (const std::string left_out = side_indexes_.left_out(); !left_out.empty()) context_.tally.note(left_out);
-  context_.tally.count_from_source(source_.bytes_read() + side_indexes_.bytes_from_source());
+  context_.tally.count(&PutResult::from_source, source_.bytes_read() + side_indexes_.bytes_from_source());
   cache::ObjectInfo info{.name = manifest.object,
                          .source = manifest.shown(),
                          .bytes = bytes,

@@ -81,7 +81,7 @@ class NewCopy {
   /// One digest of all files that no index describes; "" for a pack.
   std::string content() const;
   /// Looks at files that no index describes. Throws Error if one is not as it was when the list was made.
-  void check_source_again() const;
+  void check_source_again() { source_.check_unchanged(true); }
   /// Makes it the object, durably, and leases it. Throws Error.
   FoundCopy publish();
 

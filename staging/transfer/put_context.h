@@ -15,7 +15,9 @@
 #include <filesystem>
 #include <mutex>
 #include <string>
+#include <utility>
 
+#include "common/clock.h"
 #include "staging/cache/store.h"
 #include "staging/transfer/copy/chunk_buffers.h"
 #include "staging/transfer/copy/limit.h"
@@ -40,18 +42,29 @@ struct FoundCopy {
 /// Counts and notes of one source.
 class PutTally {
  public:
-  explicit PutTally(std::string source);
+  explicit PutTally(std::string source) { result_.source = std::move(source); }
 
   /// Adds a line for the user, unless the same line was added before.
-  void note(const std::string& text);
-  void count_from_source(std::uint64_t bytes);
-  void count_from_peer(std::uint64_t bytes);
-  void count_resumed(std::uint64_t bytes);
+  void note(const std::string& text) {
+    const std::lock_guard lock(mutex_);
+    if (result_.note.find(text) != std::string::npos) return;
+    result_.note += (result_.note.empty() ? "" : "; ") + text;
+  }
+  /// Adds to a field of the result.
+  void count(std::uint64_t PutResult::*field, std::uint64_t bytes) {
+    const std::lock_guard lock(mutex_);
+    result_.*field += bytes;
+  }
   /// The result, except for the fields that FoundCopy has.
-  PutResult result() const;
+  PutResult result() const {
+    const std::lock_guard lock(mutex_);
+    PutResult result = result_;
+    result.seconds = seconds_between(begin_ns_, monotonic_ns());
+    return result;
+  }
 
  private:
-  std::uint64_t begin_ns_;
+  const std::uint64_t begin_ns_ = monotonic_ns();
   mutable std::mutex mutex_;
   PutResult result_;
 };

@@ -71,6 +71,7 @@ using Stop = std::function<void(const std::string& why)>;
 RendezvousAddress address_of(const NodeAddress& first, const NodesOptions& nodes) {
   RendezvousAddress address{first.port, {first.host}, nodes.key};
   address.name = fmt::format("the first node's put ({})", nodes.nodes[0]);
+  address.prints_reasons = false;
   return address;
 }
 
@@ -81,8 +82,7 @@ std::unique_ptr<Rendezvous> meet(const RendezvousAddress& rendezvous, const Hell
   std::chrono::milliseconds waited{0};
   for (;;) {
     try {
-      return std::make_unique<Rendezvous>(rendezvous, hello, stop,
-                                          [stop](const Verdict& verdict) { stop(verdict.why); });
+      return std::make_unique<Rendezvous>(rendezvous, hello, stop);
     } catch (const Error&) {
       if ((waited += time.tick()) > std::chrono::seconds(nodes.wait_seconds)) throw;
       std::this_thread::sleep_for(std::chrono::milliseconds(50));

@@ -5,7 +5,6 @@
 
 #include "common/error.h"
 #include "staging/transfer/copy/parallel.h"
-#include "staging/transfer/exchange/chunk_shares.h"
 
 namespace lockstep::transfer {
 namespace {
@@ -43,7 +42,8 @@ void RingPut::get_all() {
   make_lists();  // of a predecessor that is lost
   prepare();
   move_chunks(client);
-  saw_damage_ = client.saw_damage();
+  for (const std::size_t chunk : client.bad_chunks())
+    suspects_.emplace(part_.predecessor.node, plan_->place(chunk).source);
   finish_copies();
 }
 
@@ -79,7 +79,7 @@ RingClient::Options RingPut::client_options() {
           [this](const CheckedChunk& arrived) {
             source_of(plan_->place(arrived.chunk))
                 .context()
-                .tally.count_from_peer(arrived.data->bytes().size());
+                .tally.count(&PutResult::from_peers, arrived.data->bytes().size());
           },
       .note = [&context](const std::string& text) { context.tally.note(text); },
       .max_lanes = max_lanes(),
@@ -109,7 +109,6 @@ void RingPut::prepare() {
        .read = [this, at](
                    std::size_t chunk,
                    std::span<std::byte> into) { return source_of(at(chunk)).read(at(chunk).chunk, into); },
-       .damaged = [this, at](std::size_t chunk) { source_of(at(chunk)).note_damage(at(chunk).chunk); },
        .keep = sources_.front()->context().options.sizes.buffers / 4});
 }
 
@@ -122,10 +121,8 @@ std::size_t RingPut::max_lanes() const {
   return std::clamp<std::size_t>(std::thread::hardware_concurrency() / kCoresOfLane, 1, kMaxLanes);
 }
 
-void RingPut::read_source(const std::function<bool()>& stop) {
-  while (!stop()) {
-    const std::optional<std::size_t> chunk = ring_->take_read();
-    if (!chunk) return;
+void RingPut::read_source() {
+  while (const std::optional<std::size_t> chunk = ring_->take_read()) {
     const StreamPlan::Place place = plan_->place(*chunk);
     NewCopy& copy = source_of(place).copy();
     LoadedChunk loaded = copy.load(place.chunk);
@@ -155,7 +152,7 @@ void RingPut::move_chunks(RingClient& client) {
   };
   const std::size_t lanes = max_lanes();
   const std::size_t threads = lanes + kStoringThreads + static_cast<std::size_t>(readers);
-  const auto work = [&](std::size_t i, const std::function<bool()>& stop) {
+  const auto work = [&](std::size_t i) {
     try {
       if (i == 0) {
         client.get_chunks();
@@ -164,7 +161,7 @@ void RingPut::move_chunks(RingClient& client) {
       } else if (i < lanes + kStoringThreads) {
         store_arrivals();
       } else {
-        read_source(stop);
+        read_source();
       }
     } catch (...) {
       end();
@@ -175,7 +172,7 @@ void RingPut::move_chunks(RingClient& client) {
 }
 
 void RingPut::finish_copies() {
-  parallel_for(sources_.size(), kFinishingThreads, [&](std::size_t s, const std::function<bool()>&) {
+  parallel_for(sources_.size(), kFinishingThreads, [&](std::size_t s) {
     if (!sources_[s]->needed()) return;
     sources_[s]->finish(
         peers_.self(), [&](std::size_t chunk) { return ring_->origin(plan_->first(s) + chunk); },

@@ -7,13 +7,15 @@
 
 #include <memory>
 #include <optional>
+#include <set>
 #include <vector>
 
+#include "staging/rendezvous/rendezvous_messages.h"
 #include "staging/rendezvous/ring_states.h"
+#include "staging/transfer/exchange/chunk_shares.h"
 #include "staging/transfer/exchange/peer_group.h"
 #include "staging/transfer/exchange/ring.h"
 #include "staging/transfer/exchange/ring_client.h"
-#include "staging/transfer/exchange/stream_plan.h"
 #include "staging/transfer/source_put.h"
 
 namespace lockstep::transfer {
@@ -31,8 +33,8 @@ class RingPut {
   /// Returns when this node has all sources of the ring, checked and on disk. If it has no room for copies beside those of
   /// another process, leaves the ring, and drops what it has begun. Throws Error.
   void run();
-  /// Whether the predecessor could not send what it should have, or sent damaged chunks.
-  bool saw_damage() const { return saw_damage_; }
+  /// The sources whose chunks the predecessor could not send, or sent damaged.
+  std::vector<Suspect> suspects() const { return {suspects_.begin(), suspects_.end()}; }
 
  private:
   std::vector<ListRelay::From> lists_from() const;
@@ -42,7 +44,7 @@ class RingPut {
   void prepare();
   void move_chunks(RingClient& client);
   std::size_t max_lanes() const;
-  void read_source(const std::function<bool()>& stop);
+  void read_source();
   void store_arrivals();
   void finish_copies();
   SourcePut& source_of(const StreamPlan::Place& place) { return *sources_[place.source]; }
@@ -54,7 +56,7 @@ class RingPut {
   std::vector<bool> held_;
   std::shared_ptr<Ring> ring_;
   std::optional<StreamPlan> plan_;
-  bool saw_damage_ = false;
+  std::set<Suspect> suspects_;
 };
 
 }  // namespace lockstep::transfer

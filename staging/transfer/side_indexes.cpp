@@ -3,12 +3,13 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <numeric>
+#include <span>
 
 #include "common/error.h"
 #include "common/pending_calls.h"
 #include "staging/pack/formats/side_index.h"
-#include "staging/transfer/copy/file_copy.h"
 #include "staging/transfer/copy/parallel.h"
 
 namespace lockstep::transfer {
@@ -24,12 +25,30 @@ std::uint64_t size_of_open(int fd, const fs::path& path) {
 
 }  // namespace
 
+std::uint64_t copy_file(FileSystem& system, Limit& limit, int from_fd, const std::filesystem::path& from,
+                        const std::filesystem::path& to, std::uint64_t size) {
+  constexpr std::uint64_t kBuffer = std::uint64_t{1} << 20U;
+  const UniqueFd target = system.open(to, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0600);
+  std::vector<std::byte> buffer(std::min(size, kBuffer));
+  std::uint64_t done = 0;
+  while (done < size) {
+    const auto want = std::span(buffer).first(std::min<std::uint64_t>(buffer.size(), size - done));
+    limit.take(want.size());
+    const std::size_t got = system.read_at(from_fd, want, done, from);
+    if (got == 0) break;
+    system.write_at(target.get(), want.first(got), done, to);
+    done += got;
+  }
+  system.sync(target.get(), to);
+  return done;
+}
+
 SideIndexes::SideIndexes(FileSystem& system, Limit& limit, const Manifest& manifest,
                          const std::vector<ManifestFile>& files)
     : system_(system), limit_(limit), manifest_(manifest), files_(files) {
   if (!pack::has_side_index(manifest.format)) return;
   sizes_.resize(files.size());
-  parallel_for(files.size(), kManyAtOnce, [&](std::size_t f, const std::function<bool()>&) {
+  parallel_for(files.size(), kManyAtOnce, [&](std::size_t f) {
     const PendingCall call(at_source(f));
     struct stat status {};
     if (::stat(at_source(f).c_str(), &status) == 0 && S_ISREG(status.st_mode))
@@ -67,7 +86,7 @@ void SideIndexes::copy_one(std::size_t file, const fs::path& to) {
 
 std::uint64_t SideIndexes::copy(const fs::path& target) {
   std::atomic<std::uint64_t> bytes = 0;
-  parallel_for(sizes_.size(), kManyAtOnce, [&](std::size_t f, const std::function<bool()>&) {
+  parallel_for(sizes_.size(), kManyAtOnce, [&](std::size_t f) {
     const fs::path to = pack::side_index_of(target / files_[f].name);
     system_.remove_all(to);  // an earlier copy's
     if (!keep_time(files_[f], target) || sizes_[f] == 0) return;

@@ -19,6 +19,11 @@
 
 namespace lockstep::transfer {
 
+/// Copies `size` bytes of an open file of the source into the new file `to`, and syncs that. Returns the bytes copied: fewer if
+/// the file is shorter. Throws Error.
+std::uint64_t copy_file(FileSystem& system, Limit& limit, int from_fd, const std::filesystem::path& from,
+                        const std::filesystem::path& to, std::uint64_t size);
+
 class SideIndexes {
  public:
   /// Finds the indexes of formats that have any. The references must outlive this object.

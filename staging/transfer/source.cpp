@@ -87,6 +87,11 @@ fs::path without_links(const fs::path& path) {
 
 }  // namespace
 
+void fail_changed(const fs::path& file, const std::string& reader) {
+  fail("{} changed while it was being staged{}: stop the writers and stage again", file.string(),
+       reader.empty() ? "" : fmt::format(" ({} read another version)", reader));
+}
+
 FileState FileState::of(const struct stat& status) {
   return {static_cast<std::uint64_t>(status.st_size),
           status.st_mtim.tv_sec * kNanoseconds + status.st_mtim.tv_nsec, status.st_ino};

@@ -35,6 +35,9 @@ std::vector<std::filesystem::path> expand_pattern(const std::string& pattern);
 /// several folders.
 Source resolve_source(const std::string& name);
 
+/// Throws Error: a file of a source is not as it was first seen. `reader`: by which node, if it was another one.
+[[noreturn]] void fail_changed(const std::filesystem::path& file, const std::string& reader = "");
+
 /// While this is the same, the file is unchanged.
 struct FileState {
   std::uint64_t size = 0;

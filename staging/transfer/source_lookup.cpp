@@ -3,10 +3,8 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstring>
 
 #include "common/error.h"
-#include "common/leaf/text.h"
 #include "common/pending_calls.h"
 #include "staging/pack/file_kind.h"
 #include "staging/pack/index.h"
@@ -22,12 +20,11 @@ constexpr std::size_t kManyFiles = 10'000;  // packing pays at once
 
 struct WouldWait {};
 
-std::optional<pack::Digest> digest_from(const std::string& hex) {
-  const std::string bytes = from_hex(hex);
-  pack::Digest digest;
-  if (bytes.size() != digest.size()) return {};
-  std::memcpy(digest.data(), bytes.data(), digest.size());
-  return digest;
+void try_to_open(const PutContext& context, const fs::path& path) {
+  retry_source(context.options.source_pause, [&] {
+    const PendingCall call(path);
+    if (::access(path.c_str(), R_OK) != 0) fail_errno("cannot open {}", path.string());
+  });
 }
 
 }  // namespace
@@ -54,11 +51,8 @@ Manifest adopt_identity(const PutContext& context, const SourceIdentity& identit
   const Source& source = context.source;
   const std::optional<IndexState> index =
       retry_source(context.options.source_pause, [&] { return index_state(source); });
-  if (identity.packed != index.has_value() || (index && pack::to_hex(index->digest) != identity.version)) {
-    fail(
-        "{} changed while it was being staged (node {} read another version): stop the writers and stage again",
-        source.name, identity.node);
-  }
+  if (identity.packed != index.has_value() || (index && pack::to_hex(index->digest) != identity.version))
+    fail_changed(source.name, "node " + identity.node);
   Manifest manifest;
   manifest.source = source;
   manifest.folder = source.folder;
@@ -195,13 +189,8 @@ void SourceLookup::check_readable_files(const fs::path& copy) const {
       names.emplace_back(index.shard_name(tried > 1 ? i * last / (tried - 1) : 0));
   }
   const fs::path& folder = manifest_.packed() ? context_.source.folder : manifest_.folder;
-  parallel_for(names.size(), PutContext::kMaxSourceThreads, [&](std::size_t f, const std::function<bool()>&) {
-    retry_source(context_.options.source_pause, [&] {
-      const PendingCall call(folder / names[f]);
-      if (::access((folder / names[f]).c_str(), R_OK) != 0)
-        fail_errno("cannot open {}", (folder / names[f]).string());
-    });
-  });
+  parallel_for(names.size(), PutContext::kMaxSourceThreads,
+               [&](std::size_t f) { try_to_open(context_, folder / names[f]); });
 }
 
 bool SourceLookup::check_shared() {
@@ -240,10 +229,7 @@ std::optional<FoundCopy> SourceLookup::find_shared() {
 
 std::vector<ManifestFile> SourceLookup::files_of(const FoundCopy& copy) const {
   if (manifest_.packed()) return shards_of(pack::Index::load(copy.files / pack::kIndexName));
-  std::vector<ManifestFile> list;
-  for (const cache::ObjectFile& file : info(copy.shared, false).files)
-    list.push_back({file.name, file.size, {}, digest_from(file.xxh3)});
-  return list;
+  return transfer::files_of(info(copy.shared, false));
 }
 
 std::string SourceLookup::content_of(const FoundCopy& copy) const {

@@ -67,7 +67,7 @@ class SourceLookup {
   /// no longer uses it.
   bool remove_if_damaged(FoundCopy& copy);
 
-  /// The object's files with their digests, without a pack's index.
+  /// The object's files, without a pack's index.
   std::vector<ManifestFile> files_of(const FoundCopy& copy) const;
   /// One digest of all files that no index describes; "" for a pack.
   std::string content_of(const FoundCopy& copy) const;

@@ -1,17 +1,16 @@
 #include "staging/transfer/source_put.h"
 
+#include <utility>
+
 namespace lockstep::transfer {
 
-SourceState SourcePut::find(bool lock) {
+SourceState SourcePut::state(bool lock) {
+  if (is_here()) return SourceState::has;
+  if (!std::holds_alternative<Unknown>(state_)) return SourceState::needs;
   const SourceState state = set(lookup_.find_or_lock(false));
   if (lock || state != SourceState::needs) return state;
   state_ = Unknown{};
   return SourceState::busy;
-}
-
-SourceState SourcePut::state(bool lock) {
-  if (is_here()) return SourceState::has;
-  return std::holds_alternative<Unknown>(state_) ? find(lock) : SourceState::needs;
 }
 
 void SourcePut::copy_anyway(const std::string& step) {
@@ -61,13 +60,16 @@ std::shared_ptr<const std::string> SourcePut::make_list() {
 void SourcePut::prepare(bool check_source) {
   if (auto* const held = std::get_if<Held>(&state_)) {
     if (held->chunks) return;
+    const std::filesystem::path& files = held->copy.files;
     held->chunks = std::make_unique<ObjectChunks>(
-        context_.system, held->copy.files, lookup_.files_of(held->copy), context_.options.sizes.chunk_bytes);
+        context_.system, files, lookup_.files_of(held->copy),
+        ChunkJournal::read(context_.system, files.parent_path() / kJournalName),
+        context_.options.sizes.chunk_bytes);
     return;
   }
   if (auto* const lock = std::get_if<Locked>(&state_)) {
     state_ = begin_copy_with_list(context_, lookup_.manifest(), std::move(*lock), *list_);
-    context_.tally.count_from_peer(list_->size());
+    context_.tally.count(&PutResult::from_peers, list_->size());
   }
   if (auto* const begun = std::get_if<Begun>(&state_))
     state_ = std::make_unique<NewCopy>(context_, std::move(*begun), check_source);
@@ -81,15 +83,8 @@ bool SourcePut::read(std::size_t chunk, std::span<std::byte> into) {
   return is_served() ? held().chunks->read(chunk, into) : copy().store().read(chunk, into);
 }
 
-void SourcePut::note_damage(std::size_t chunk) {
-  if (is_served()) return held().chunks->note_damage();
-  const std::lock_guard lock(reported_mutex_);
-  reported_.push_back(chunk);
-}
-
 void SourcePut::finish(std::uint32_t self, const std::function<std::uint32_t(std::size_t chunk)>& origin,
                        const std::function<std::string(std::uint32_t node)>& name) {
-  check_reported();
   copy().finish([&](std::size_t chunk) {
     const std::uint32_t from = origin(chunk);
     if (from == self) return;
@@ -98,14 +93,10 @@ void SourcePut::finish(std::uint32_t self, const std::function<std::uint32_t(std
   });
 }
 
-// The chunk was right in memory when it was stored.
-void SourcePut::check_reported() {
-  std::vector<std::size_t> reported;
-  {
-    const std::lock_guard lock(reported_mutex_);
-    reported.swap(reported_);
-  }
-  for (const std::size_t chunk : reported) {
+void SourcePut::suspect() {
+  suspect_ = true;
+  // The chunks were right in memory when they were stored.
+  for (std::size_t chunk = 0; needed() && chunk < plan().size(); ++chunk) {
     if (copy().store().read_digest(chunk) == copy().store().digest(chunk)) continue;
     fail("{}: the disk of the cache returned other bytes than were written ({}): check the disk",
          context_.source.name, context_.store.folder().string());
@@ -119,7 +110,9 @@ std::string SourcePut::content() const {
 }
 
 bool SourcePut::remove_if_damaged() {
-  if (taken_ || !damaged() || !lookup_.remove_if_damaged(std::get<Held>(state_).copy)) return false;
+  if (taken_ || !is_served() || !std::exchange(suspect_, false) ||
+      !lookup_.remove_if_damaged(std::get<Held>(state_).copy))
+    return false;
   state_ = Unknown{};
   list_.reset();
   return true;

@@ -1,18 +1,16 @@
 // One source on one node of a group, from the moment at which the nodes know what it is until its copy is published.
 //
-// Threads: one at a time; finish() of several sources at the same time; digest(), read() and note_damage()
-// from any.
+// Threads: one at a time; finish() of several sources at the same time; digest() and read() from any.
 #pragma once
 
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <variant>
 #include <vector>
 
 #include "staging/rendezvous/ring_states.h"
-#include "staging/transfer/exchange/chunk_provider.h"
+#include "staging/transfer/copy/object_chunks.h"
 #include "staging/transfer/new_copy.h"
 #include "staging/transfer/put_context.h"
 
@@ -28,9 +26,6 @@ class SourcePut {
 
   /// Whether this node has the source. If it needs it, and `lock`, this process is the one that copies it; else another
   /// process of the node may. Never waits. Throws Error.
-  SourceState find(bool lock = true);
-
-  /// As find(), unless this process knows the state already.
   SourceState state(bool lock);
   /// Of a source that another process copies: this one makes a copy of its own. Throws Error.
   void copy_anyway(const std::string& step);
@@ -41,7 +36,7 @@ class SourcePut {
     copies_anyway_ = false;
   }
 
-  /// Whether find() or wait() has found the source, or it was copied.
+  /// Whether state() or wait() has found the source, or it was copied.
   bool is_here() const { return std::holds_alternative<Held>(state_) || taken_; }
   bool is_taken() const { return taken_; }
   bool packed() const { return lookup_.manifest().packed(); }
@@ -64,7 +59,6 @@ class SourcePut {
   /// As in RingChunks.
   pack::Digest digest(std::size_t chunk) const;
   bool read(std::size_t chunk, std::span<std::byte> into);
-  void note_damage(std::size_t chunk);
   /// Of a source that this node needs.
   NewCopy& copy() const { return *std::get<Copying>(state_); }
   bool needed() const { return copies() && !taken_; }
@@ -75,10 +69,10 @@ class SourcePut {
   /// One digest of all files that no index describes; "" for a pack, or if another process copies the source.
   std::string content() const;
 
-  /// Whether a chunk of this node's copy, which only a quick check had found good, was damaged.
-  bool damaged() const { return is_served() && held().chunks->damaged(); }
-  /// Checks all of such a copy, unless it is the result already. If it is damaged, removes it and returns true. It must no
-  /// longer be served.
+  /// Another node got wrong bytes from this copy, or none. If it was just made, reads it back; throws Error if the disk is bad.
+  void suspect();
+  /// Checks all of a suspect copy that was here before, unless it is the result already. If it is damaged, removes it and returns
+  /// true. It must no longer be served.
   bool remove_if_damaged();
 
   /// The copy of this node; makes one alone if there is none. read() goes on reading it. Throws Error.
@@ -104,7 +98,6 @@ class SourcePut {
   const Held& held() const { return std::get<Held>(state_); }
   bool is_served() const { return std::holds_alternative<Held>(state_) && held().chunks != nullptr; }
   std::shared_ptr<const std::string> keep_list(std::string list);
-  void check_reported();
 
   const PutContext& context_;
   SourceLookup lookup_;
@@ -112,8 +105,7 @@ class SourcePut {
   bool copies_anyway_ = false;
   std::shared_ptr<const std::string> list_;
   std::variant<Unknown, Held, Locked, Begun, Copying> state_;
-  std::mutex reported_mutex_;
-  std::vector<std::size_t> reported_;  // chunks of a copy in progress that reached the successor damaged
+  bool suspect_ = false;
 };
 
 }  // namespace lockstep::transfer

@@ -49,6 +49,7 @@ TEST(RingSimulation, PlantedFaultsAreFound) {
                                               {"freed early", Planted::freed_early},
                                               {"digest not checked", Planted::digest_not_checked},
                                               {"hand over lost", Planted::hand_over_lost},
+                                              {"handed over, and read", Planted::handed_over_read},
                                               {"not asked again", Planted::not_asked_again},
                                               {"chunk lost", Planted::chunk_lost},
                                               {"loss ignored", Planted::loss_ignored},

@@ -18,6 +18,7 @@ enum class Planted {
   freed_early,         ///< a chunk's memory is freed before it is stored
   digest_not_checked,  ///< a receiver takes every chunk
   hand_over_lost,      ///< the predecessor never learns what it must read for its successor
+  handed_over_read,    ///< after a new connection, a node reads what it has handed over
   not_asked_again,     ///< a new connection does not ask for what is missing
   chunk_lost,          ///< a received chunk is not stored
   loss_ignored,        ///< a node does nothing when its predecessor is lost

@@ -122,11 +122,17 @@ void World::subscribe(Node& node) {
   const std::uint64_t generation = node.generation;
   const bool chunks = node.ring.has_value();
   std::vector<std::byte> wanted;
-  if (chunks) wanted = node.ring->wanted();
-  allowed_ += std::exchange(node.handed_over, 0);  // the predecessor may have read them
-  if (chunks) pump_reads(node);                    // what was handed over on the connection before
+  std::vector<std::size_t> handed_over;
+  if (chunks) {
+    wanted = node.ring->wanted();
+    handed_over = node.ring->handed_over();
+  }
+  if (planted(Planted::handed_over_read)) {
+    for (const std::size_t chunk : handed_over) node.ring->predecessor_lacks(chunk);
+    pump_reads(node);
+  }
   if (planted(Planted::not_asked_again) && generation > 1) return;
-  on(predecessor, options_.latency, [this, &node, &predecessor, generation, chunks, wanted] {
+  on(predecessor, options_.latency, [this, &node, &predecessor, generation, chunks, wanted, handed_over] {
     if (generation != node.generation) return;
     predecessor.asked = generation;
     predecessor.on_the_way.clear();
@@ -138,7 +144,7 @@ void World::subscribe(Node& node) {
     } else {
       for (const std::size_t source : node.lists.wanted()) predecessor.lists.successor_wants(source);
     }
-    pump_sends(predecessor);
+    take_over(predecessor, handed_over);
   });
 }
 
@@ -204,14 +210,18 @@ void World::send_changes(Node& node) {
 void World::hand_over(Node& node) {
   const std::vector<std::size_t> chunks = node.ring->hand_over();
   if (chunks.empty() || !node.connected) return;
-  node.handed_over += chunks.size();
   Node& predecessor = before(node);
   on(predecessor, options_.latency, [this, &predecessor, chunks, generation = node.generation] {
-    if (!predecessor.ring || predecessor.asked != generation || planted(Planted::hand_over_lost)) return;
-    for (const std::size_t chunk : chunks) predecessor.ring->successor_hands_over(chunk);
-    pump_reads(predecessor);
-    pump_sends(predecessor);
+    if (predecessor.asked == generation) take_over(predecessor, chunks);
   });
+}
+
+void World::take_over(Node& node, const std::vector<std::size_t>& chunks) {
+  if (node.ring && !planted(Planted::hand_over_lost)) {
+    for (const std::size_t chunk : chunks) node.ring->successor_hands_over(chunk);
+    pump_reads(node);
+  }
+  pump_sends(node);
 }
 
 // A chunk is in memory and right: the successor may have it, and it is stored.

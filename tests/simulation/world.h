@@ -54,7 +54,6 @@ struct Node {
   bool reads_list = false;
   std::size_t storing = 0;
   double disk_free = 0;
-  std::size_t handed_over = 0;              // chunks, on this connection
   std::deque<std::function<void()>> inbox;  // chunks that wait for memory
 
   // How this node is.
@@ -134,6 +133,7 @@ class World {
   void deliver(Node& node, std::uint64_t generation, std::size_t chunk, Bytes bytes, bool idle);
   void send_changes(Node& node);
   void hand_over(Node& node);
+  void take_over(Node& node, const std::vector<std::size_t>& chunks);
   void arrive(Node& node, std::uint64_t generation, std::size_t chunk, Bytes bytes, bool idle);
   void take(Node& node, std::size_t chunk, Bytes bytes);
   bool holds(std::uint32_t place, std::size_t source) const;

@@ -26,7 +26,6 @@ class ChunkBuffers {
     Buffer& operator=(const Buffer&) = delete;
     ~Buffer();
 
-    explicit operator bool() const { return memory_ != nullptr; }
     /// The bytes asked for.
     std::span<std::byte> bytes() const { return {memory_, bytes_}; }
 

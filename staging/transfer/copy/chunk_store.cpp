@@ -23,7 +23,7 @@ ChunkStore::ChunkStore(FileSystem& system, LocalFiles& local, const ChunkPlan& p
 std::uint64_t ChunkStore::resume(int threads) {
   const std::vector<DoneChunk>& found = journal_.found();
   std::atomic<std::uint64_t> bytes = 0;
-  parallel_for(found.size(), threads, [&](std::size_t i, const std::function<bool()>&) {
+  parallel_for(found.size(), threads, [&](std::size_t i) {
     const DoneChunk& done = found[i];
     if (done.chunk >= plan_.size()) return;
     const ChunkBuffers::Buffer data = memory_.chunks.take(plan_.bytes(done.chunk));
@@ -215,30 +215,12 @@ void ChunkStore::finish() {
 
 void ChunkStore::replace(std::size_t chunk, const ChunkBuffers::Buffer& data, const pack::Digest& digest) {
   local_.write(chunk, data);
-  const std::lock_guard lock(mutex_);
-  digests_[chunk] = digest;
-  unmarked_.push_back({chunk, digest});
+  written(chunk, digest, false);
 }
 
 pack::Digest ChunkStore::read_digest(std::size_t chunk) {
   const ChunkBuffers::Buffer data = memory_.chunks.take(plan_.bytes(chunk));
   return local_.read(chunk, data.bytes()) ? pack::digest_of(data.bytes()) : pack::Digest{};
-}
-
-pack::Digest ChunkStore::rehash(std::size_t file) {
-  pack::Hasher hasher;
-  for (std::size_t chunk = plan_.first_chunk(file); chunk <= plan_.last_chunk(file) && chunk < plan_.size();
-       ++chunk) {
-    const ChunkBuffers::Buffer data = memory_.chunks.take(plan_.bytes(chunk));
-    if (!local_.read(chunk, data.bytes()))
-      fail("{}: vanished while it was copied", local_.path(file).string());
-    std::size_t at = 0;
-    for (const Extent& extent : plan_.extents(chunk)) {
-      if (extent.file == file) hasher.update(data.bytes().subspan(at, extent.bytes));
-      at += extent.bytes;
-    }
-  }
-  return file_digests_[file] = hasher.digest();
 }
 
 }  // namespace lockstep::transfer

@@ -62,12 +62,9 @@ class ChunkStore {
   const std::vector<std::size_t>& damaged() const { return damaged_; }
   /// The digest of a chunk as it is on the disk now.
   pack::Digest read_digest(std::size_t chunk);
-  /// Replaces a chunk. The digests of its files are wrong until rehash(), the journal until mark().
+  /// Replaces a chunk. The journal is wrong until mark().
   void replace(std::size_t chunk, const ChunkBuffers::Buffer& data, const pack::Digest& digest);
-  /// Reads a file back and hashes it.
-  pack::Digest rehash(std::size_t file);
   pack::Digest file_digest(std::size_t file) const { return file_digests_[file]; }
-  void sync_file(std::size_t file) { local_.sync({static_cast<std::uint32_t>(file)}); }
 
  private:
   void written(std::size_t chunk, const pack::Digest& digest, bool in_background);

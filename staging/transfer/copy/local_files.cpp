@@ -39,7 +39,6 @@ LocalFiles::LocalFiles(FileSystem& system, fs::path folder, std::vector<std::str
       names_(std::move(names)),
       plan_(plan),
       sparse_(std::move(sparse)),
-      direct_(takes_direct(system_, folder_)),
       written_(kMaxOpen, [this](std::size_t file) { return create(file, 0); }),
       written_direct_(kMaxOpen, [this](std::size_t file) { return create(file, O_DIRECT); }),
       read_(kMaxOpen, [this](std::size_t file) {
@@ -89,8 +88,9 @@ void LocalFiles::write_with_holes(int fd, const Extent& extent, std::span<const 
 bool LocalFiles::write_direct(const Extent& extent, const ChunkBuffers::Buffer& data) {
   constexpr std::size_t kMask = ChunkBuffers::kAlignment - 1;
   constexpr std::uint32_t kWorthIt = 1U << 16U;
-  if (!direct_ || is_sparse(extent.file) || extent.bytes < kWorthIt || (extent.offset & kMask) != 0)
-    return false;
+  if (is_sparse(extent.file) || extent.bytes < kWorthIt || (extent.offset & kMask) != 0) return false;
+  std::call_once(direct_tried_, [this] { direct_ = takes_direct(system_, folder_); });
+  if (!direct_) return false;
   const std::size_t whole = extent.bytes & ~kMask;
   system_.write_at(written_direct_.get(extent.file)->get(), data.bytes().first(whole), extent.offset,
                    path(extent.file));

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <filesystem>
+#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
@@ -49,7 +50,8 @@ class LocalFiles {
   std::vector<std::string> names_;
   const ChunkPlan& plan_;
   std::vector<bool> sparse_;
-  bool direct_;
+  std::once_flag direct_tried_;
+  bool direct_ = false;  // O_DIRECT works
   OpenFiles written_, written_direct_, read_;
 };
 

@@ -6,10 +6,9 @@
 #pragma once
 
 #include <functional>
-#include <list>
+#include <map>
 #include <memory>
 #include <mutex>
-#include <unordered_map>
 
 #include "common/files.h"
 
@@ -30,16 +29,11 @@ class OpenFiles {
   void drop(std::size_t file);
 
  private:
-  struct Entry {
-    std::shared_ptr<const UniqueFd> fd;
-    std::list<std::size_t>::iterator place;
-  };
-
   std::size_t max_open_;
   Open open_;
   std::mutex mutex_;
-  std::list<std::size_t> recent_;  // the most recently used first
-  std::unordered_map<std::size_t, Entry> entries_;
+  std::map<std::size_t, std::shared_ptr<const UniqueFd>>
+      files_;  // copied in this order, so the first one is closed first
 };
 
 }  // namespace lockstep::transfer

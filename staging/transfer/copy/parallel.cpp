@@ -11,14 +11,12 @@
 
 namespace lockstep::transfer {
 
-void parallel_for(std::size_t count, int threads,
-                  const std::function<void(std::size_t, const std::function<bool()>&)>& work,
+void parallel_for(std::size_t count, int threads, const std::function<void(std::size_t)>& work,
                   const std::function<void()>& cannot_start) {
   std::atomic<std::size_t> next = 0;
   std::atomic<bool> failed = false;
   std::mutex mutex;
   std::exception_ptr error;
-  const std::function<bool()> stop = [&] { return failed.load(); };
   const auto note_error = [&] {
     const std::lock_guard lock(mutex);
     if (!error) error = std::current_exception();
@@ -32,7 +30,7 @@ void parallel_for(std::size_t count, int threads,
         workers.push_back(new_thread<std::jthread>([&] {
           for (std::size_t i = next++; i < count && !failed; i = next++) {
             try {
-              work(i, stop);
+              work(i);
             } catch (...) {
               note_error();
             }

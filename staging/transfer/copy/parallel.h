@@ -10,13 +10,11 @@ namespace lockstep::transfer {
 
 inline constexpr int kManyAtOnce = 32;  ///< a network file system answers many questions in the time of one
 
-/// Calls work(i) for every i below `count`, on `threads` threads. After the first exception no more items are
-/// begun, and it is thrown again here. `stop` tells long work that another item failed. If a thread cannot be started
-/// (a limit on processes), `cannot_start` is called, which must end items that wait for others; then that error is
-/// thrown.
+/// Calls work(i) for every i below `count`, on `threads` threads. After the first exception no more items are begun, and it is
+/// thrown again here. If a thread cannot be started (a limit on processes), `cannot_start` is called, which must end items that
+/// wait for others; then that error is thrown.
 void parallel_for(
-    std::size_t count, int threads,
-    const std::function<void(std::size_t i, const std::function<bool()>& stop)>& work,
+    std::size_t count, int threads, const std::function<void(std::size_t i)>& work,
     const std::function<void()>& cannot_start = [] {});
 
 }  // namespace lockstep::transfer

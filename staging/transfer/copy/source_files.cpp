@@ -7,6 +7,7 @@
 
 #include "common/error.h"
 #include "common/pending_calls.h"
+#include "staging/transfer/copy/parallel.h"
 #include "staging/transfer/copy/source_retry.h"
 
 namespace lockstep::transfer {
@@ -18,10 +19,6 @@ FileState state_of(int fd, const std::filesystem::path& path) {
   struct stat status {};
   if (::fstat(fd, &status) != 0) fail_errno("cannot stat {}", path.string());
   return FileState::of(status);
-}
-
-[[noreturn]] void changed(const std::filesystem::path& path) {
-  fail("{} changed while it was copied; stage it again when nobody writes to it", path.string());
 }
 
 }  // namespace
@@ -43,17 +40,13 @@ UniqueFd SourceFiles::open(std::size_t file) {
   UniqueFd fd = system_.open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY);
   const FileState now = state_of(fd.get(), path);
   const std::optional<FileState>& listed = files_[file].state;
-  if (listed && listed->inode == 0 && !listed->fits(now)) {
-    fail(
-        "{} changed while it was being staged (the first node read another version): stop the writers and stage again",
-        path.string());
-  }
-  if (now.size != files_[file].size || (listed && !listed->fits(now))) changed(path);
+  if (listed && listed->inode == 0 && !listed->fits(now)) fail_changed(path, "the first node");
+  if (now.size != files_[file].size || (listed && !listed->fits(now))) fail_changed(path);
   // Each chunk is read as a whole. Read-ahead beyond it would fetch bytes that another node or thread reads.
   if (now.size > plan_.chunk_bytes()) ::posix_fadvise(fd.get(), 0, 0, POSIX_FADV_RANDOM);
   const std::lock_guard lock(mutex_);
   const auto [first, fresh] = first_.try_emplace(file, now);
-  if (!fresh && !(first->second == now)) changed(path);
+  if (!fresh && !(first->second == now)) fail_changed(path);
   return fd;
 }
 
@@ -101,7 +94,7 @@ void SourceFiles::read_extent(const Extent& extent, std::span<std::byte> into) {
     const std::lock_guard lock(mutex_);
     first = first_.at(extent.file);
   }
-  if (!(state_of(fd->get(), path) == first)) changed(path);
+  if (!(state_of(fd->get(), path) == first)) fail_changed(path);
   open_files_.drop(extent.file);
   const std::lock_guard lock(mutex_);
   first_.erase(extent.file);
@@ -112,25 +105,29 @@ void SourceFiles::read_range(int fd, const Extent& extent, ByteRange range, std:
   limit_.take(into.size());
   for (std::size_t done = 0; done < into.size();) {
     const std::size_t got = system_.read_at(fd, into.subspan(done), range.begin + done, path);
-    if (got == 0) changed(path);
+    if (got == 0) fail_changed(path);
     done += got;
   }
   bytes_ += into.size();
 }
 
-void SourceFiles::check_unchanged() {
-  const std::lock_guard lock(mutex_);
-  for (const auto& [file, first] : first_) {
+void SourceFiles::check_unchanged(bool all) {
+  parallel_for(files_.size(), kManyAtOnce, [&](std::size_t file) {
+    FileState seen;
+    if (all && files_[file].state) seen = *files_[file].state;
+    {
+      const std::lock_guard lock(mutex_);
+      if (const auto first = first_.find(file); first != first_.end()) seen = first->second;
+    }
+    if (seen == FileState()) return;
     const std::filesystem::path path = folder_ / files_[file].name;
     struct stat status {};
     retry([&] {
       const PendingCall call(path);
-      if (::stat(path.c_str(), &status) == 0) return;
-      if (errno == ENOENT) fail("{} disappeared while it was copied", path.string());
-      fail_errno("cannot stat {}", path.string());
+      if (::stat(path.c_str(), &status) != 0) fail_errno("cannot stat {}", path.string());
     });
-    if (!(FileState::of(status) == first)) changed(path);
-  }
+    if (!seen.fits(FileState::of(status))) fail_changed(path);
+  });
 }
 
 }  // namespace lockstep::transfer

@@ -30,8 +30,9 @@ class SourceFiles {
   /// Reads a chunk. Throws Error if a file differs from the list, or changes while it is read.
   void read(std::size_t chunk, std::span<std::byte> into);
 
-  /// Throws Error if a file that was read in several chunks has changed since it was first opened.
-  void check_unchanged();
+  /// Throws Error if a file that was read in several chunks has changed since it was first opened; if `all`, also if one is not
+  /// as in the list.
+  void check_unchanged(bool all);
 
   /// Whether the source's file system could not be reached; the bytes that were read before are good.
   bool failed() const { return failed_; }

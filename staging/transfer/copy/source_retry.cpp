@@ -30,32 +30,26 @@ bool may_pass(int error) {
   }
 }
 
-/// Returns the message if the work failed in a way that may pass; throws if it failed in another way.
-std::optional<std::string> attempt(const std::function<void()>& work) {
-  try {
-    work();
-    return {};
-  } catch (const SystemError& error) {
-    if (!may_pass(error.code())) throw;
-    return error.what();
-  } catch (const std::system_error& error) {  // of std::filesystem
-    if (!may_pass(error.code().value())) throw;
-    return error.what();
-  }
-}
-
 }  // namespace
 
 void retry_source(std::chrono::milliseconds pause, const std::function<void()>& work,
                   const std::function<void()>& before_next) {
   std::chrono::milliseconds waited{};
   for (int retry = 0;; ++retry) {
-    const std::optional<std::string> failed = attempt(work);
-    if (!failed) return;
+    std::string failed;
+    try {
+      return work();
+    } catch (const SystemError& error) {
+      if (!may_pass(error.code())) throw;
+      failed = error.what();
+    } catch (const std::system_error& error) {  // of std::filesystem
+      if (!may_pass(error.code().value())) throw;
+      failed = error.what();
+    }
     if (retry == kRetries) {
       throw SourceUnreachable(
           fmt::format("{} (tried {} times in {}): check that its file system is mounted and responding",
-                      *failed, kRetries + 1, format_seconds(std::chrono::duration<double>(waited).count())));
+                      failed, kRetries + 1, format_seconds(std::chrono::duration<double>(waited).count())));
     }
     std::this_thread::sleep_for(pause);
     waited += pause;

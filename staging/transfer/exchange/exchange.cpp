@@ -17,7 +17,7 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr std::size_t kServedAtOnce = 8;  // chunks in memory for others
-constexpr std::size_t kMaxUnauthenticated = 16;
+constexpr std::ptrdiff_t kMaxUnauthenticated = 16;
 constexpr milliseconds kBusyLook{5};  // between two looks for a request, while chunks are sent
 constexpr milliseconds kClosing{1};   // between two checks for the end of a dropped connection
 constexpr milliseconds kIdle{100};
@@ -107,30 +107,24 @@ void Exchange::take_client(UniqueFd socket) {
   }
 }
 
-// Makes room by dropping the oldest connection, whose descriptor stays open until its thread has closed it.
-// Meanwhile the next connection waits in the socket's queue.
+// Makes room by dropping the oldest connection. Until its thread has closed it, the next one waits in the socket's queue.
 bool Exchange::may_accept() {
-  std::size_t open = 0;
-  std::size_t closing = 0;
   {
     const std::lock_guard lock(mutex_);
-    for (const Client& client : clients_) {
-      if (!client.authenticated) ++(client.fd >= 0 ? open : closing);
-    }
+    const auto unknown = std::count_if(clients_.begin(), clients_.end(),
+                                       [](const Client& client) { return !client.authenticated; });
+    if (unknown < kMaxUnauthenticated) return true;
   }
-  if (open + closing < kMaxUnauthenticated) return true;
-  if (closing == 0) drop_oldest_unauthenticated();
+  drop_oldest_unauthenticated();
   return false;
 }
 
 void Exchange::drop_oldest_unauthenticated() {
   const std::lock_guard lock(mutex_);
-  for (Client& client : clients_) {
-    if (client.authenticated || client.fd < 0) continue;
-    ::shutdown(client.fd, SHUT_RDWR);
-    client.fd = -1;
-    return;
-  }
+  const auto oldest = std::find_if(clients_.begin(), clients_.end(), [](const Client& client) {
+    return !client.authenticated && client.fd >= 0;
+  });
+  if (oldest != clients_.end()) ::shutdown(oldest->fd, SHUT_RDWR);
 }
 
 void Exchange::serve_client(Client& client) {
@@ -221,9 +215,6 @@ void Exchange::take_request(PeerLink& link, Feed& feed, const std::string& line)
     if (feed.ring) feed.ring->successor_reads({numbers.begin(), numbers.end()}, true);
   } else if (words[0] == "read") {
     if (feed.ring) feed.ring->successor_reads({numbers.begin(), numbers.end()}, false);
-  } else if (words[0] == "damaged") {
-    if (feed.ring) feed.ring->successor_got_damaged(numbers[0]);
-    link.send(fmt::format("noted {}", feed.number));
   } else if (words[0] != "lane") {
     throw PeerError("unexpected message");
   }

@@ -17,12 +17,10 @@
 //              lane RING GENERATION             another connection of the same generation, for chunks
 //              cancel RING CHUNK...             I read these from the source
 //              read RING CHUNK...               you read these from the source instead of me, and send them
-//              damaged RING CHUNK               arrived with a wrong digest: I read it from the source
 //   server     list RING SOURCE OFFSET TOTAL BYTES   and that many bytes: a piece of a list of TOTAL bytes
 //              chunk RING CHUNK ORIGIN IDLE BYTES XXH3   and that many bytes; node ORIGIN read them from the source;
 //                                                        IDLE is 1 if I have nothing left to read, and can help
 //              lacks RING CHUNK                      cannot be sent
-//              noted RING                            the answer to `damaged`
 //              gone RING                             I have left the ring
 //              alive RING HERE IDLE                  when nothing else was sent for a while; HERE wanted chunks are here
 //
@@ -33,9 +31,10 @@
 // a TFRecord or RecordIO file.
 //
 // Damage: objects keep the digest of every chunk. A holder sends that digest with the chunk, and the receiver compares it
-// before it passes the chunk on; if it differs, it alone reads the chunk from the source, and tells the sender, which then
-// checks its copy. If a whole file does not match the pack's index, its chunks are compared with the source, and the nodes
-// that read other bytes there are named. Data without an index is compared between the nodes before it is published.
+// before it passes the chunk on; if it differs, it alone reads the chunk from the source, and names the sender in the round
+// of contents, so that the sender checks its copy. If a whole file does not match the pack's index, its chunks are compared
+// with the source, and the nodes that read other bytes there are named. Data without an index is compared between the nodes
+// before it is published.
 //
 // A connection that has not authenticated within some seconds is dropped; of more than 16 of those, the oldest is
 // dropped earlier. Memory: one chunk for each connection of the successor; the receiving side shares the budget of the copy.

@@ -132,11 +132,6 @@ bool Ring::finished() {
   return ended();
 }
 
-bool Ring::stopped() {
-  const std::lock_guard lock(mutex_);
-  return stopped_;
-}
-
 std::uint32_t Ring::origin(std::size_t chunk) const {
   const std::lock_guard lock(mutex_);
   return origins_[chunk];
@@ -178,17 +173,6 @@ void Ring::successor_reads(const std::vector<std::size_t>& chunks, bool reads) {
   for (const std::size_t chunk : chunks)
     reads ? node_->successor_reads(chunk) : node_->successor_hands_over(chunk);
   changed();
-}
-
-void Ring::successor_got_damaged(std::size_t chunk) {
-  Lock lock(mutex_);
-  if (closed_ || !node_ || !node_->has(chunk)) return;
-  ++users_;
-  lock.unlock();
-  chunks_.damaged(chunk);
-  lock.lock();
-  --users_;
-  unused_.notify_all();
 }
 
 bool Ring::can_send(std::uint64_t generation) const {
@@ -233,16 +217,12 @@ void Ring::read_for_successor(Lock& lock, Outgoing& out, ChunkBuffers& buffers) 
     CheckedChunk& chunk = out.chunk;
     chunk.digest = chunks_.digest(chunk.chunk);
     ChunkBuffers::Buffer buffer = buffers.take(chunks_.bytes(chunk.chunk));
-    if (chunks_.read(chunk.chunk, buffer.bytes())) {
+    if (chunks_.read(chunk.chunk, buffer.bytes()))
       chunk.data = std::make_shared<const ChunkBuffers::Buffer>(std::move(buffer));
-    } else {
-      out.kind = Outgoing::Kind::lacks;
-      chunks_.damaged(chunk.chunk);
-    }
   } catch (const std::exception&) {
-    out.kind = Outgoing::Kind::lacks;
-    chunks_.damaged(out.chunk.chunk);
+    // The successor reads it from the source, and names this node.
   }
+  if (!out.chunk.data) out.kind = Outgoing::Kind::lacks;
   lock.lock();
   --users_;
   unused_.notify_all();

@@ -32,8 +32,6 @@ struct RingChunks {
   std::function<pack::Digest(std::size_t chunk)> digest;
   /// Reads a stored chunk. False if it cannot be read.
   std::function<bool(std::size_t chunk, std::span<std::byte> into)> read;
-  /// The successor got other bytes than those of the digest, or this node could not read them.
-  std::function<void(std::size_t chunk)> damaged;
   /// How many chunks stay in memory after they are stored.
   std::size_t keep = 0;
 };
@@ -97,8 +95,6 @@ class Ring {
   std::optional<CheckedChunk> take_arrived();
   void stored(std::size_t chunk);
   bool finished();
-  /// After stop().
-  bool stopped();
   /// As in CheckedChunk; `self` for a chunk that was here from the start.
   std::uint32_t origin(std::size_t chunk) const;
   /// Waits until all chunks are here, or for this long.
@@ -122,7 +118,6 @@ class Ring {
   void successor_wants_chunks(std::uint64_t generation, std::vector<std::byte> bits);
   /// If not `reads`, this node reads them for the successor.
   void successor_reads(const std::vector<std::size_t>& chunks, bool reads);
-  void successor_got_damaged(std::size_t chunk);
   /// Waits for something to send, or for this long. `buffers` gives memory for what must be read back.
   Outgoing next_send(std::uint64_t generation, std::chrono::milliseconds wait, ChunkBuffers& buffers);
   struct Progress {

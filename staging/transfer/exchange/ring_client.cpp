@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <ctime>
-#include <thread>
 #include <utility>
 
 #include "common/clock.h"
@@ -20,12 +19,6 @@ constexpr std::size_t kNumbersInLine = 256;  // a line has 8,192 bytes
 constexpr milliseconds kLaneRate{250};       // how long the first connection is measured
 constexpr const char* kLeft = "it has left the step";
 constexpr const char* kSendsNone = "it has chunks and sends none";
-
-/// The predecessor is lost: no other try makes sense.
-class PeerGone : public PeerError {
- public:
-  using PeerError::PeerError;
-};
 
 void send_numbers(PeerLink& link, const std::string& line, const std::vector<std::size_t>& numbers) {
   for (std::size_t at = 0; at < numbers.size(); at += kNumbersInLine) {
@@ -69,7 +62,7 @@ bool RingClient::done() {
 }
 
 void RingClient::follow() {
-  while (has_work() && !lost_ && options_.connect) {
+  while (!done() && !lost_ && options_.connect) {
     if (const std::string why = try_once(); !why.empty()) lose(why);
   }
 }
@@ -95,8 +88,7 @@ std::string RingClient::try_once() {
     case PeerWatch::Next::wait:
     case PeerWatch::Next::retry:
       if (left) return kLeft;
-      // Not until the ring ends: it may have, and a report of damage be left.
-      std::this_thread::sleep_for(options_.timeouts.look);
+      ring_.wait_for_end(options_.timeouts.look);
       return "";
     case PeerWatch::Next::connect:
       break;
@@ -128,35 +120,23 @@ std::string RingClient::try_once() {
 void RingClient::subscribe(PeerLink& link) {
   ++generation_;
   idle_ = false;
-  {
-    const std::lock_guard lock(damaged_mutex_);
-    reported_ = 0;
-  }
   if (!chunks_)
     return link.send(fmt::format("lists {} {} {}", options_.number, generation_.load(),
                                  fmt::join(ring_.wanted_lists(), " ")));
   const std::vector<std::byte> wanted = ring_.node()->wanted();
   link.send(fmt::format("want {} {} {}", options_.number, generation_.load(), wanted.size()), wanted);
+  send_numbers(link, fmt::format("read {}", options_.number), ring_.look()->handed_over());
   wall_begin_ = nanoseconds(monotonic_ns());
   cpu_begin_ = thread_cpu_time();
 }
 
-bool RingClient::has_work() {
-  return !done() || (!all_noted() && !ring_.stopped());
-}
-
-bool RingClient::all_noted() {
-  const std::lock_guard lock(damaged_mutex_);
-  return damaged_.empty();
-}
-
 void RingClient::talk(PeerLink& link) {
   subscribe(link);
-  while (has_work()) {
+  while (!done()) {
     if (chunks_) {
       send_changes(link);
-      if (ring_.look()->all_begun() && all_noted()) {
-        if (options_.has_left()) throw PeerGone(kLeft);
+      if (ring_.look()->all_begun()) {
+        if (options_.has_left()) throw PeerError(kLeft);
         ring_.wait_for_end(options_.timeouts.look);
         time_.tick();
         watch_.heard();
@@ -174,10 +154,10 @@ void RingClient::talk(PeerLink& link) {
 }
 
 void RingClient::check_time() {
-  if (options_.has_left()) throw PeerGone(kLeft);
+  if (options_.has_left()) throw PeerError(kLeft);
   if (heard_.exchange(false)) heard(true);
   const PeerWatch::Next next = watch_.tick(time_.tick());
-  if (next == PeerWatch::Next::sends_none) throw PeerGone(kSendsNone);
+  if (next == PeerWatch::Next::sends_none) throw PeerError(kSendsNone);
   if (next != PeerWatch::Next::wait) throw PeerSilent("no answer");
 }
 
@@ -202,13 +182,6 @@ void RingClient::looked(bool came, milliseconds silent, bool first, std::uint64_
 }
 
 void RingClient::send_changes(PeerLink& link) {
-  std::vector<std::size_t> damaged;
-  {
-    const std::lock_guard lock(damaged_mutex_);
-    damaged.assign(damaged_.begin() + static_cast<std::ptrdiff_t>(reported_), damaged_.end());
-    reported_ = damaged_.size();
-  }
-  for (const std::size_t chunk : damaged) link.send(fmt::format("damaged {} {}", options_.number, chunk));
   const std::vector<std::size_t> cancelled = ring_.look()->take_cancelled();
   send_numbers(link, fmt::format("cancel {}", options_.number), cancelled);
   if (!std::exchange(idle_, false)) return;
@@ -225,13 +198,8 @@ void RingClient::take_line(PeerLink& link, const std::string& line, bool first) 
     if (!first) return;
     watch_.has(parse_number(words[2]));
     idle_ = parse_number(words[3]) != 0;
-  } else if (words[0] == "noted" && words.size() == 2) {
-    const std::lock_guard lock(damaged_mutex_);
-    if (reported_ == 0) throw PeerError("unexpected message");
-    damaged_.erase(damaged_.begin());
-    --reported_;
   } else if (words[0] == "gone" && words.size() == 2) {
-    throw PeerGone("it has no room for a copy of its own");
+    throw PeerError("it has no room for a copy of its own");
   } else if (!chunks_ && words[0] == "list" && words.size() == 6) {
     take_list(link, words, first);
   } else if (chunks_ && words[0] == "chunk" && words.size() == 7) {
@@ -240,7 +208,7 @@ void RingClient::take_line(PeerLink& link, const std::string& line, bool first) 
     const std::size_t chunk = parse_number(words[2]);
     if (chunk >= ring_.look()->size()) throw PeerError("its chunk does not exist");
     ring_.node()->predecessor_lacks(chunk);
-    saw_damage_ = true;
+    note_bad(chunk);
   } else {
     throw PeerError("unexpected message");
   }
@@ -290,17 +258,18 @@ void RingClient::take_chunk(PeerLink& link, const std::vector<std::string>& word
   if (!wanted) return;
   if (pack::to_hex(digest) != words[6]) {
     options_.note(fmt::format("a chunk arrived damaged from {} and is read from the source", options_.name));
-    {
-      const std::lock_guard lock(damaged_mutex_);
-      damaged_.push_back(chunk);
-    }
-    saw_damage_ = true;
+    note_bad(chunk);
     ring_.node()->arrived_damaged(chunk);
     return;
   }
   CheckedChunk checked{chunk, std::make_shared<const ChunkBuffers::Buffer>(std::move(data)), digest, origin};
   options_.count(checked);
   ring_.arrived(std::move(checked));
+}
+
+void RingClient::note_bad(std::size_t chunk) {
+  const std::lock_guard lock(bad_mutex_);
+  bad_.insert(chunk);
 }
 
 // One connection decrypts about 1 GB/s on one core. A thread that is busy nearly all the time is the limit.

@@ -11,6 +11,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -53,8 +54,8 @@ class RingClient {
   /// Receives chunks on another connection, number `lane` from 1 on, if one connection is not fast enough; returns as
   /// get_chunks() does.
   void get_chunks_too(std::size_t lane);
-  /// Whether the predecessor could not send what it should have, or sent damaged chunks.
-  bool saw_damage() const { return saw_damage_; }
+  /// Chunks that the predecessor could not send, or that arrived damaged.
+  const std::set<std::size_t>& bad_chunks() const { return bad_; }
   /// Lets the other threads return.
   void stop();
 
@@ -71,9 +72,8 @@ class RingClient {
   void take_line(PeerLink& link, const std::string& line, bool first);
   void take_list(PeerLink& link, const std::vector<std::string>& words, bool first);
   void take_chunk(PeerLink& link, const std::vector<std::string>& words, bool first);
+  void note_bad(std::size_t chunk);
   void looked(bool came, std::chrono::milliseconds silent, bool first, std::uint64_t generation);
-  bool has_work();
-  bool all_noted();
   void add_lane_if_slow();
 
   Ring& ring_;
@@ -88,10 +88,8 @@ class RingClient {
   std::atomic<std::uint64_t> broken_ = 0;      // the last generation that lost a further connection
   std::atomic<std::size_t> lanes_;
   std::atomic<bool> heard_ = false;  // on a further connection
-  std::mutex damaged_mutex_;
-  std::vector<std::size_t> damaged_;  // chunks; the predecessor has not noted their reports
-  std::size_t reported_ = 0;          // the first of these: on this connection
-  std::atomic<bool> saw_damage_ = false;
+  std::mutex bad_mutex_;
+  std::set<std::size_t> bad_;
   std::chrono::nanoseconds wall_begin_{0}, cpu_begin_{0};
 };
 

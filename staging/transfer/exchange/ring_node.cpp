@@ -56,10 +56,6 @@ std::optional<std::size_t> RingNode::next_read() {
 
 std::vector<std::byte> RingNode::wanted() {
   cancelled_.clear();
-  // A new connection does not know what was handed over on the one before.
-  for (const std::size_t chunk : std::exchange(handed_over_, {})) {
-    if (states_[chunk] == State::missing) make_own(chunk);
-  }
   std::vector<std::byte> bits((size() + 7) / 8);
   for (std::size_t chunk = 0; chunk < size(); ++chunk) {
     asked_[chunk] = states_[chunk] == State::missing;
@@ -109,6 +105,11 @@ std::vector<std::size_t> RingNode::hand_over() {
     chunks.push_back(chunk);
   }
   return chunks;
+}
+
+std::vector<std::size_t> RingNode::handed_over() {
+  std::erase_if(handed_over_, [this](std::size_t chunk) { return states_[chunk] != State::missing; });
+  return handed_over_;
 }
 
 void RingNode::predecessor_lost() {

@@ -59,6 +59,9 @@ class RingNode {
   void predecessor_lacks(std::size_t chunk);
   /// It is idle. Returns chunks of this node's share that it must read instead.
   std::vector<std::size_t> hand_over();
+  /// A new connection, after wanted(): chunks that were handed over and are not here. The predecessor may not know of them; one
+  /// that does may have read them already, so this node must not.
+  std::vector<std::size_t> handed_over();
   void predecessor_lost();
 
   // A chunk that was read or received.

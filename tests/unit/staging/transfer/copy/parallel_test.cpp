@@ -34,7 +34,7 @@ TEST(ParallelFor, AThreadThatCannotStartDoesNotLeaveTheOthersWaiting) {
         try {
           parallel_for(
               32, 32,
-              [&](std::size_t, const std::function<bool()>&) {
+              [&](std::size_t) {
                 while (!ended) ::usleep(1000);
               },
               [&] { ended = true; });
@@ -49,7 +49,7 @@ TEST(ParallelFor, AThreadThatCannotStartDoesNotLeaveTheOthersWaiting) {
 
 TEST(ParallelFor, ThrowsTheFirstErrorAgain) {
   EXPECT_THROW(parallel_for(4, 2,
-                            [](std::size_t i, const std::function<bool()>&) {
+                            [](std::size_t i) {
                               if (i == 2) throw std::runtime_error("two");
                             }),
                std::runtime_error);

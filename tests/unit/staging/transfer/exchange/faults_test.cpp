@@ -138,7 +138,6 @@ void converse(UniqueFd socket, const std::string& key, const fs::path& pack,
       link.send(fmt::format("list {} 0 0 {} {}", words.at(1), list.size(), list.size()),
                 std::as_bytes(std::span(list)));
     }
-    if (words.at(0) == "damaged") link.send(fmt::format("noted {}", words.at(1)));
     if (words.at(0) != "want") continue;
     std::vector<std::byte> wanted(parse_number(words.at(3)));
     link.receive_bytes(wanted);

@@ -1,17 +1,15 @@
-#include "staging/transfer/exchange/chunk_provider.h"
+#include "staging/transfer/copy/object_chunks.h"
 
 #include <algorithm>
-
-#include "staging/transfer/copy/chunk_journal.h"
 
 namespace lockstep::transfer {
 
 ObjectChunks::ObjectChunks(FileSystem& system, const std::filesystem::path& folder,
-                           const std::vector<ManifestFile>& files, std::uint32_t chunk_bytes)
+                           const std::vector<ManifestFile>& files, const ChunkJournal::Content& journal,
+                           std::uint32_t chunk_bytes)
     : plan_(sizes_of(files), chunk_bytes),
       files_(system, folder, names_of(files), plan_),
       digests_(plan_.size()) {
-  const ChunkJournal::Content journal = ChunkJournal::read(system, folder.parent_path() / kJournalName);
   std::vector<bool> known(plan_.size());
   for (const DoneChunk& done : journal.chunks) {
     if (done.chunk >= plan_.size()) continue;
