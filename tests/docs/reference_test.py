@@ -12,7 +12,7 @@ import blocks
 ROOT = blocks.ROOT
 PARTS = ("common", "plugin", "staging", "runtime", "exporters")
 # Variables that one of our processes sets for another one, and that nobody else may set.
-INTERNAL = {"LOCKSTEP_RENDEZVOUS", "LOCKSTEP_TEST_RESUME"}
+INTERNAL = {"LOCKSTEP_TEST_RESUME"}
 # A file of the tree, in the pages about the design.
 FILE = re.compile(r"\b(?:common|plugin|staging|runtime|exporters|tests|examples)/[\w./-]+\.(?:cpp|h|py|sh)\b")
 LITERAL = re.compile(r'"(?:[^"\\\n]|\\.)*"(?:\s*"(?:[^"\\\n]|\\.)*")*')
