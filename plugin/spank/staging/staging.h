@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "plugin/spank/options/config.h"
-#include "plugin/spank/options/options.h"
+#include "common/leaf/options/config.h"
+#include "common/leaf/options/options.h"
 #include "plugin/spank/process/node_tasks.h"
 #include "plugin/spank/staging/srun_link.h"
 #include "staging/step/request.h"
