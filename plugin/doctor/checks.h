@@ -28,26 +28,26 @@ bool is_compute_node();
 void check_plugin(const std::optional<PluginLine>& line, const std::string& option_prefix, Report& report);
 
 /// "helpers": lockstep-stage and lockstep-pin are in the folder that lockstep.conf names, in this version.
-void check_helpers(const spank::Config& config, Report& report);
+void check_helpers(const Config& config, Report& report);
 
 /// "pmix": in a step, srun's tasks can find each other; elsewhere, srun offers PMIx. Skipped for the ranks of torchrun.
 void check_pmix(Report& report);
 
 /// "slurmctld": it answers and accepts this node's credentials. "munge": the daemon answers, if Slurm needs it.
 /// "slurm-settings": nothing in Slurm's configuration keeps the plugin from working. `config`: of the plugin, if known.
-void check_slurmctld(const std::optional<spank::Config>& config, Report& report);
+void check_slurmctld(const std::optional<Config>& config, Report& report);
 
 // The node's group, folders and file systems (files.cpp).
 
 /// "group": the exporter's group exists.
-void check_group(const spank::Config& config, Report& report);
+void check_group(const Config& config, Report& report);
 
 /// "folders": those of lockstep.conf belong to root, nobody else may write to them, and no link leads to
 /// them; a missing one is made by the plugin. Records and the RAM tier are on memory file systems.
-void check_folders(const spank::Config& config, Report& report);
+void check_folders(const Config& config, Report& report);
 
 /// "cache": it is on a local disk with enough space, and its limits fit that disk.
-void check_cache(const spank::Config& config, Report& report);
+void check_cache(const Config& config, Report& report);
 
 /// "shm": all users may write to /dev/shm, and it has enough space.
 void check_shared_memory(const std::filesystem::path& folder, Report& report);
@@ -80,13 +80,13 @@ void judge_disks(const DiskFigures& figures, Report& report);
 
 /// Measures for about four seconds, with direct I/O where the file system has it, and judges. Writes up to 256 MiB into
 /// the cache, in a file without a name, which the kernel removes when this process ends.
-void check_disks(const std::filesystem::path& source, const spank::Config& config, Report& report);
+void check_disks(const std::filesystem::path& source, const Config& config, Report& report);
 
 // The way from the ranks' records to Prometheus (monitoring.cpp).
 
 /// "exporter": lockstep-exporter runs on this node, as far as this user can tell. Not checked without the exporter's
 /// group. Login nodes need none.
-void check_exporter(const spank::Config& config, Report& report);
+void check_exporter(const Config& config, Report& report);
 
 /// "prometheus": it answers at this address ("http://head:9090") and has this node's exporter, by the node's name or
 /// one of its addresses, as a healthy target.
@@ -130,6 +130,6 @@ std::optional<Task> this_task();
 void check_cpus(const Task& task, const std::string& option_prefix, Report& report);
 
 /// "peer_network": this node has an address in that network of lockstep.conf (network.cpp).
-void check_peer_network(const spank::Config& config, Report& report);
+void check_peer_network(const Config& config, Report& report);
 
 }  // namespace lockstep::doctor

@@ -93,13 +93,13 @@ std::optional<PluginLine> find_line_not_included(const std::filesystem::path& pl
   return std::nullopt;
 }
 
-std::optional<spank::Config> read_configuration(const std::string& path,
-                                                const std::optional<PluginLine>& line, Report& report) {
+std::optional<Config> read_configuration(const std::string& path, const std::optional<PluginLine>& line,
+                                         Report& report) {
   const std::string file = !path.empty() ? path : line ? line->config : kDefaultConfig;
   const bool required = !path.empty() || line;
   if (!required && !std::filesystem::exists(file)) return std::nullopt;
   try {
-    auto config = spank::read_config(file, environment::get_or("SLURM_JOB_PARTITION", ""));
+    auto config = read_config(file, environment::get_or("SLURM_JOB_PARTITION", ""));
     report.ok("configuration", fmt::format("{} is valid", file));
     return config;
   } catch (const Error& error) {

@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "common/leaf/options/config.h"
 #include "common/process.h"
 #include "plugin/doctor/finding.h"
-#include "plugin/spank/options/config.h"
 
 namespace lockstep::doctor {
 
@@ -35,8 +35,8 @@ std::optional<PluginLine> find_line_not_included(const std::filesystem::path& pl
 
 /// Reads the lockstep.conf that `path` or the plugin's line names, or the one at the default path, for the partition of this
 /// job. nullopt if it has a mistake, which `report` then says, or if nothing names it and it does not exist.
-std::optional<spank::Config> read_configuration(const std::string& path,
-                                                const std::optional<PluginLine>& line, Report& report);
+std::optional<Config> read_configuration(const std::string& path, const std::optional<PluginLine>& line,
+                                         Report& report);
 
 /// A file of this installation, such as "share/lockstep/lockstep.conf", as an absolute path; "" if it does not exist.
 std::string installed_file(const std::string& name);

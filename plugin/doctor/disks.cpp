@@ -188,7 +188,7 @@ void judge_disks(const DiskFigures& figures, Report& report) {
   report.ok("disks", speeds + (fits_ram ? "; the source also fits --stage-tier=ram" : ""));
 }
 
-void check_disks(const fs::path& source, const spank::Config& config, Report& report) try {
+void check_disks(const fs::path& source, const Config& config, Report& report) try {
   if (config.cache.empty()) fail("'cache' is not set in lockstep.conf");
   const fs::path folder = writable_folder(config.cache);
   const SourceFiles files = look_at(source);

@@ -102,7 +102,7 @@ Disk disk_of(const std::string& type) {
   return type.starts_with("fuse") ? Disk::unsure : Disk::local;
 }
 
-void check_group(const spank::Config& config, Report& report) {
+void check_group(const Config& config, Report& report) {
   // NOLINTNEXTLINE(concurrency-mt-unsafe): no other thread reads the groups
   if (::getgrnam(config.group.c_str()) != nullptr) {
     return report.ok("group", fmt::format("there is a group '{}'", config.group));
@@ -112,7 +112,7 @@ void check_group(const spank::Config& config, Report& report) {
                  fmt::format("groupadd --system {}", config.group));
 }
 
-void check_folders(const spank::Config& config, Report& report) {
+void check_folders(const Config& config, Report& report) {
   if (!config.cache.empty()) check_root_folder("cache", config.cache, report);
   if (!config.shared.empty() && is_missing(config.shared)) {
     report.warning("folders", fmt::format("shared {} does not exist", config.shared),
@@ -140,7 +140,7 @@ void check_folders(const spank::Config& config, Report& report) {
                report);
 }
 
-void check_cache(const spank::Config& config, Report& report) {
+void check_cache(const Config& config, Report& report) {
   if (config.cache.empty()) {
     return report.warning("cache", "'cache' is not set in lockstep.conf", "Jobs with --stage are refused.",
                           "set 'cache' in lockstep.conf to a folder on the nodes' local disks");

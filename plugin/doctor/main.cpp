@@ -34,7 +34,7 @@ void check_node(const Call& call, const std::optional<Task>& task, Report& repor
     check_exporter(*config, report);
     check_peer_network(*config, report);
   }
-  if (!call.measure.empty()) check_disks(call.measure, config.value_or(spank::Config{}), report);
+  if (!call.measure.empty()) check_disks(call.measure, config.value_or(Config{}), report);
   if (!call.prometheus.empty()) check_prometheus(call.prometheus, node_name(), report);
   if (slurm) check_slurmctld(config, report);
   if (slurm) check_pmix(report);

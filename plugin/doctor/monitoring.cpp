@@ -105,7 +105,7 @@ std::string result_of(const std::string& answer) {
 
 }  // namespace
 
-void check_exporter(const spank::Config& config, Report& report) {
+void check_exporter(const Config& config, Report& report) {
   // NOLINTNEXTLINE(concurrency-mt-unsafe): no other thread reads the groups
   if (::getgrnam(config.group.c_str()) == nullptr) return;  // "group" has said so
   constexpr const char* kWhy = "The step times of its jobs do not reach Prometheus.";

@@ -7,7 +7,7 @@
 
 namespace lockstep::doctor {
 
-void check_peer_network(const spank::Config& config, Report& report) {
+void check_peer_network(const Config& config, Report& report) {
   if (config.peer_networks.empty()) return;
   std::vector<Subnet> networks;
   for (const std::string& text : config.peer_networks) networks.push_back(Subnet::parse(text).value());

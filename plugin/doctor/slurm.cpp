@@ -157,7 +157,7 @@ std::vector<std::string> private_folders() {
   return list;
 }
 
-void check_private_folders(const spank::Config& config, Report& report) {
+void check_private_folders(const Config& config, Report& report) {
   std::vector<std::pair<const char*, std::string>> used{
       {"cache", config.cache}, {"records", config.records}, {"links", config.links}};
   if (config.ram > 0) used.emplace_back("ram_cache", config.ram_cache);
@@ -175,7 +175,7 @@ void check_private_folders(const spank::Config& config, Report& report) {
   }
 }
 
-void check_settings(const Settings& settings, const std::optional<spank::Config>& config, Report& report) {
+void check_settings(const Settings& settings, const std::optional<Config>& config, Report& report) {
   const std::size_t before = report.findings().size();
   if (config && value_of(settings, "JobContainerType") == "job_container/tmpfs") {
     check_private_folders(*config, report);
@@ -240,7 +240,7 @@ void check_plugin(const std::optional<PluginLine>& line, const std::string& opti
   report.ok("plugin", fmt::format("{} {} is loaded", line->plugin.string(), version()));
 }
 
-void check_helpers(const spank::Config& config, Report& report) {
+void check_helpers(const Config& config, Report& report) {
   for (const char* const name : {"lockstep-stage", "lockstep-pin"}) {
     check_helper(std::filesystem::path(config.helpers) / name, report);
   }
@@ -266,7 +266,7 @@ void check_pmix(Report& report) {
   report.warning("pmix", what, why, remedy);
 }
 
-void check_slurmctld(const std::optional<spank::Config>& config, Report& report) {
+void check_slurmctld(const std::optional<Config>& config, Report& report) {
   const ProcessResult ping = run_quickly({"scontrol", "ping"});
   const Settings settings = slurm_settings();
   check_munge(value_of(settings, "AuthType"), report);

@@ -3,10 +3,8 @@
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <sstream>
 #include <string_view>
 
-#include "common/environment.h"
 #include "common/error.h"
 #include "common/sockets.h"
 #include "common/thread.h"
@@ -16,7 +14,6 @@ namespace {
 
 constexpr std::chrono::milliseconds kConnectTimeout{5000};
 constexpr std::chrono::milliseconds kConnectAgain{100};
-constexpr int kHighestPort = 65535;
 
 // Tries again if srun's side drops the connection, as it does if it has no room for it or this process was too slow.
 std::unique_ptr<SecureConnection> connect(const RendezvousAddress& address, const std::string& client) {
@@ -45,19 +42,6 @@ std::unique_ptr<SecureConnection> connect(const RendezvousAddress& address, cons
 }
 
 }  // namespace
-
-RendezvousAddress RendezvousAddress::from_environment() {
-  RendezvousAddress address;
-  std::istringstream text(environment::get_or("LOCKSTEP_RENDEZVOUS", ""));
-  text >> address.port;
-  for (std::string host; text >> host;) address.hosts.push_back(host);
-  address.key = environment::get_or("LOCKSTEP_RENDEZVOUS_KEY", "");
-  if (address.port <= 0 || address.port > kHighestPort || address.hosts.empty() || address.key.empty()) {
-    fail(
-        "the srun side of the plugin did not start for this step: check that the plugin is loaded where srun runs");
-  }
-  return address;
-}
 
 Rendezvous::Rendezvous(const RendezvousAddress& address, const Hello& hello,
                        std::function<void(const std::string& why)> stop)

@@ -32,10 +32,6 @@ struct RendezvousAddress {
       10'000};                             ///< for all attempts together, after the first connection
   std::string name = "srun's rendezvous";  ///< for messages
   bool prints_reasons = true;              ///< the server prints why the step has failed
-
-  /// From LOCKSTEP_RENDEZVOUS ("PORT HOST...") and LOCKSTEP_RENDEZVOUS_KEY, which the plugin sets. Throws
-  /// Error if one of them is missing or invalid.
-  static RendezvousAddress from_environment();
 };
 
 class Rendezvous {

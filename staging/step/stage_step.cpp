@@ -33,7 +33,7 @@ namespace {
 namespace fs = std::filesystem;
 
 std::chrono::milliseconds call_timeout(const StepCall& call) {
-  if (call.call_timeout > 0) return std::chrono::seconds(call.call_timeout);
+  if (call.source_patience > 0) return std::chrono::seconds(call.source_patience);
   return default_call_timeout(call.hello.nodes);
 }
 
@@ -120,16 +120,14 @@ void Step::tell(const NodeProgress& progress) {
 // If srun has no rendezvous, all nodes see that and may go on without it. If this node cannot reach it or loses the
 // connection, the cause may be this node's alone: the other nodes count it as failed.
 void Step::meet() {
-  RendezvousAddress address;
-  try {
-    address = RendezvousAddress::from_environment();
-  } catch (const Error& error) {
-    say_first(error.what());
+  if (call_.srun.port == 0) {
+    say_first(
+        "the srun side of the plugin did not start for this step: check that the plugin is loaded where srun runs");
     if (call_.on_error == OnError::fail) end_failed();
     return;
   }
   try {
-    rendezvous_ = std::make_unique<Rendezvous>(address, call_.hello, [this](const std::string& why) {
+    rendezvous_ = std::make_unique<Rendezvous>(call_.srun, call_.hello, [this](const std::string& why) {
       if (outcome_sent_) return;
       if (!why.empty()) say_first(why);
       end_failed();
@@ -305,16 +303,11 @@ Verdict Step::prepare() {
 
 void Step::join_peers() {
   if (!rendezvous_ || !call_.cooperate) return;
-  Exchange::Options exchange = call_.exchange;
-  exchange.key = RendezvousAddress::from_environment().key;
-  exchange.step = call_.hello.step_name();
-  exchange.node_id = call_.hello.node_id;
-  exchange.chunk_bytes = ChunkPlan::kChunkBytes;
   std::vector<std::string> names = expand_node_list(call_.hello.node_list);
   if (call_.hello.node_id < names.size()) names[call_.hello.node_id] = call_.hello.node;
-  peers_ = std::make_unique<PeerGroup>(*rendezvous_, exchange, std::move(names));
+  peers_ = std::make_unique<PeerGroup>(*rendezvous_, call_.exchange, std::move(names));
   // Usually all nodes lack the network then; lockstep-doctor names each node that does.
-  if (!exchange.peer_networks.empty() && !peers_->uses_peer_network() && call_.hello.node_id == 0)
+  if (!call_.peer_networks.empty() && !peers_->uses_peer_network() && call_.hello.node_id == 0)
     say("no interface has an address in peer_network (lockstep.conf), so the nodes send data to each other over the network that leads to srun: run lockstep-doctor on the nodes");
 }
 
@@ -352,8 +345,7 @@ Verdict Step::ask_srun(const Verdict& outcome) {
     try {
       Hello hello = call_.hello;
       hello.replaces_process = true;  // srun may not have noticed that the first connection is lost
-      return Rendezvous(RendezvousAddress::from_environment(), hello, [](const std::string&) {})
-          .agree(outcome);
+      return Rendezvous(call_.srun, hello, [](const std::string&) {}).agree(outcome);
     } catch (const Error&) {
       say_first(lost.what());
       end_failed();
@@ -439,10 +431,31 @@ void stage_in_child(StepCall call, Attempt first, Background* background) {
 
 }  // namespace
 
+StepCall::StepCall(const StepRequest& request)
+    : StepRequest(request),
+      hello{job, step, node, node_id, nodes, node_list, component},
+      srun{srun_port, srun_hosts, key},
+      exchange{key, hello.step_name(), node_id, first_port, last_port} {
+  put.cache_dir = store;
+  put.limits.quota = quota;
+  put.limits.min_free = min_free;
+  put.limits.keep = std::chrono::seconds(keep);
+  put.shared = shared;
+  put.lease = lease;
+  put.verify = parse_verify(verify);
+  put.bandwidth = bandwidth;
+  exchange.chunk_bytes = ChunkPlan::kChunkBytes;
+  for (const std::string& text : peer_networks) {
+    const std::optional<Subnet> network = Subnet::parse(text);
+    if (!network) fail("'{}' must be a network such as 10.1.0.0/16", text);
+    exchange.peer_networks.push_back(*network);
+  }
+}
+
 void stage_step(const StepCall& call) {
   // A write to a closed connection or job output must fail, and must not end the process.
   ::signal(SIGPIPE, SIG_IGN);
-  if (!call.cpus.empty()) bind_this_thread(call.cpus);
+  if (!call.cpus.empty()) bind_this_thread(parse_cpu_list(call.cpus));
   const Attempt first = call.problem.empty() ? Attempt::stage : Attempt::use_source;
   Background* const background =
       call.mode == StepMode::background ? &Background::start(UniqueFd(call.watch_fd)) : nullptr;

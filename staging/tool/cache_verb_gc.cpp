@@ -3,10 +3,10 @@
 #include <memory>
 
 #include "common/error.h"
+#include "common/leaf/options/config.h"
 #include "common/leaf/text.h"
 #include "common/process.h"
 #include "common/units.h"
-#include "plugin/spank/options/config.h"
 #include "staging/cache/collect.h"
 #include "staging/cache/usage_file.h"
 #include "staging/tool/cache_verbs.h"
@@ -46,7 +46,7 @@ std::uint64_t freed(const cache::StoreReport& store) {
   return bytes;
 }
 
-cache::NodeOptions options_for(const spank::CacheLimits& limits, bool dry_run) {
+cache::NodeOptions options_for(const CacheLimits& limits, bool dry_run) {
   cache::NodeOptions options;
   options.store.quota = limits.quota;
   options.store.keep = std::chrono::seconds(limits.keep);
@@ -57,17 +57,17 @@ cache::NodeOptions options_for(const spank::CacheLimits& limits, bool dry_run) {
 }
 
 /// The caches to collect, with their limits.
-std::vector<spank::CacheLimits> targets(const GcArguments& arguments) {
+std::vector<CacheLimits> targets(const GcArguments& arguments) {
   const bool limits_given =
       arguments.keep >= 0 || !(arguments.quota + arguments.total + arguments.reserve).empty();
   if (arguments.cache.empty()) {
     if (!arguments.all) fail_usage("gc needs --cache, or --all for the caches that lockstep.conf names");
     if (limits_given) fail_usage("limits need --cache: without it, those of {} hold", arguments.config);
-    return spank::cache_limits(arguments.config);
+    return cache_limits(arguments.config);
   }
   const auto size = [](const std::string& text) { return text.empty() ? 0 : parse_bytes(text); };
-  spank::CacheLimits limits{arguments.cache, size(arguments.quota), size(arguments.total),
-                            size(arguments.reserve), arguments.keep >= 0 ? arguments.keep : 600};
+  CacheLimits limits{arguments.cache, size(arguments.quota), size(arguments.total), size(arguments.reserve),
+                     arguments.keep >= 0 ? arguments.keep : 600};
   if (limits.total > 0 && limits.reserve > limits.total)
     fail_usage("--reserve ({}) must not exceed --total ({})", arguments.reserve, arguments.total);
   if (!arguments.all && (limits.total > 0 || limits.reserve > 0))
@@ -134,10 +134,10 @@ std::size_t print(const Tool& tool, const GcArguments& arguments, cache::NodeRep
 }
 
 void run_gc(const Tool& tool, const GcArguments& arguments) {
-  const std::vector<spank::CacheLimits> caches = targets(arguments);
+  const std::vector<CacheLimits> caches = targets(arguments);
   if (caches.empty()) tool.say(arguments.config + " names no cache: nothing to do");
   std::size_t problems = 0;
-  for (const spank::CacheLimits& limits : caches) {
+  for (const CacheLimits& limits : caches) {
     const cache::NodeOptions options = options_for(limits, arguments.dry_run);
     problems += print(
         tool, arguments,

@@ -103,7 +103,7 @@ kill_middle() {
   rm -f "$shared/plugin_test/killed"
   in_background &
   wait_until 60 half_read || return 1
-  as_root pkill -KILL -f "lockstep-stage step .* --node $middle " || fail "no staging process on $middle"
+  staging_on "$middle" | as_root xargs kill -KILL || fail "no staging process on $middle"
   touch "$shared/plugin_test/killed"
   wait $!
 }

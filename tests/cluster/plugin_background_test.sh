@@ -66,10 +66,10 @@ srun --cpu-bind=none --pin=core,workers=1 --stage-mode=background --stage=large 
 SCRIPT
 )
 assert_within 20 test -e "$shared/plugin_test/up"
-helper=$(as_root pgrep -f 'lockstep-stage step .* --node n1 ' | tail -n 1)
+helper=$(staging_on n1 | tail -n 1)
 [ -n "$helper" ] || fail "no helper runs"
 lines=$(our_command_lines)
-assert_contains "$lines" "step --cache"
+assert_contains "$lines" "lockstep-stage step"
 [[ $lines != *large* ]] || fail "the name of the data is on a command line: $lines"
 where=$(as_root sed -n 's/Cpus_allowed_list:\t//p' "/proc/$helper/status")
 assert_equal "$(job_output "$job" | sed -n 's/.* loaders //p')" "$where" "the helper's CPUs"

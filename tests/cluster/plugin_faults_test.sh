@@ -44,7 +44,7 @@ cluster kill n3 --all
 named() { grep '^lockstep: n3: did not reach srun within 5 s' "$state/lost.out"; }
 assert_within 20 named
 assert_equal 1 "$(grep -c '^lockstep: ' <(grep -v ': staged ' "$state/lost.out"))" "$(cat "$state/lost.out")"
-only_srun() { [ -z "$(as_root pgrep -f 'lockstep-stage step ')" ]; }
+only_srun() { [ -z "$(as_root pgrep -f '[l]ockstep-stage step$')" ]; }
 assert_within 10 only_srun
 root_on_node n3 umount /mnt/lockstep/bin/lockstep-stage
 cluster restart n3

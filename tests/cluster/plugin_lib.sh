@@ -58,7 +58,9 @@ no_helpers() { [ -z "$(helpers_running)" ]; }
 our_command_lines() {
   as_root sh -c 'for process in /proc/[0-9]*; do case $(readlink "$process/exe") in */lockstep-*) tr "\0" " " <"$process/cmdline" && echo ;; esac; done'
 }
-staging_on() { as_root pgrep -f "lockstep-stage step .* --node $1 "; }
+# staging_on NODE: prints the processes that stage there. Every node sees the processes of all.
+# shellcheck disable=SC2016  # expands on the node
+staging_on() { root_on_node "$1" sh -c 'pgrep --ns $$ --nslist net -f "[l]ockstep-stage step\$"'; }
 copying_on() { root_on_node "$1" sh -c 'ls -d /mnt/local/lockstep/*/objects/.incoming-*'; }
 
 # The nodes' epilogs may still run after srun has ended.

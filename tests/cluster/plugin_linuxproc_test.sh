@@ -22,10 +22,9 @@ test_case "staging continues while one of several tasks runs"
 rm -f "$shared"/plugin_test/{up,stop}
 job=$(submit_there -w n1 -N1 -n2 --wrap 'srun --stage-mode=background --stage=large sh -c "[ \$SLURM_PROCID = 0 ] || { touch up; until [ -e stop ]; do sleep 0.1; done; }"')
 assert_within 20 test -e "$shared/plugin_test/up"
-helper_runs() { as_root pgrep -f 'lockstep-stage step .* --node n1 '; }
 one_task_left() { [ "$(as_root pgrep -fc '^/bin/sh -c \[ |^[^ ]*sh -c \[ ')" = 1 ]; }
 assert_within 10 one_task_left
-assert_within 1 helper_runs
+assert_within 1 staging_on n1
 touch "$shared/plugin_test/stop"
 await_job "$job" 10
 assert_equal "COMPLETED 0:0" "$(job_state "$job")" "$(job_output "$job")"
@@ -33,7 +32,7 @@ assert_nothing_left
 
 test_case "scancel ends the step and its staging"
 job=$(submit_there -w n1 -N1 -n1 --stage-mode=background --stage=large --wrap 'sleep 1000')
-assert_within 20 helper_runs
+assert_within 20 staging_on n1
 on_head scancel "$job"
 wait_until 8 sinfo_all_idle || fail "nodes are not free 8 s after scancel: $(on_head sinfo -h -N -o '%N %T %E' | xargs)"
 assert_nothing_left

@@ -14,7 +14,9 @@ clear_caches
 trap 'cluster meter --bandwidth 0 >/dev/null; root_on_node n2 sh -c "umount /mnt/lockstep/bin/lockstep-stage; rm -f /run/exchange_stranger" 2>/dev/null; cancel_all' EXIT
 bytes=$(cat "$shared"/plugin_test/large/* | wc -c)
 
-helper_on() { as_root pgrep -f "stage step .* --node $1 " | head -n 1; }
+helper_on() { staging_on "$1" | head -n 1; }
+# Prints a field of the helper's request on n1, which only root and its user can read.
+requested() { as_root cat "/proc/$(helper_on n1)/fd/0" | python3 -c 'import json, sys; print(json.load(sys.stdin)[sys.argv[1]])' "$1"; }
 # Prints the port on which n1 serves the other nodes.
 port_on() { root_on_node "$1" ss -ltnpH | sed -n "s/^LISTEN .*:\\([0-9]*\\) .*pid=$(helper_on "$1"),.*/\\1/p" | head -n 1; }
 listens_on() { [ -n "$(port_on "$1")" ]; }
@@ -30,9 +32,9 @@ cluster meter --bandwidth 300K >/dev/null
 job=$(submit_there -w n1,n2 -N2 -n2 --wrap 'srun --stage=large echo started')
 for node in n1 n2; do assert_within 30 listens_on $node; done
 port=$(port_on n1)
-key=$(as_root sh -c "tr '\0' '\n' </proc/$(helper_on n1)/environ" | sed -n 's/^LOCKSTEP_RENDEZVOUS_KEY=//p')
-[ -n "$key" ] || fail "no key in the helper's environment"
-component=$(as_root sh -c "tr '\0' ' ' </proc/$(helper_on n1)/cmdline" | sed -n 's/.*--component \([^ ]*\) .*/+\1/p')
+key=$(requested key) component=$(requested component)
+[ -n "$key" ] || fail "no key in the helper's request"
+component=${component:++$component}
 assert_equal "served" "$(asks alice munge)"
 assert_equal "turned away" "$(asks bob munge)" "another user"
 assert_equal "turned away" "$(asks root munge)" "root"

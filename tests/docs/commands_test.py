@@ -27,7 +27,7 @@ SOURCE = re.compile(r"(?<![\w/.-])((?:common|plugin|staging|runtime|exporters|te
 OPTION = re.compile(r"(?<![\w-])--[a-zA-Z][\w.-]*")
 SLURM_OPTIONS = {"--help", "--version", "--cpu-bind"}  # --help shows the last one only beside task/affinity
 # The plugin's options, from its table.
-PLUGIN = re.findall(r'\{Option::\w+, "([\w-]+)"', (ROOT / "plugin/spank/options/options.cpp").read_text())
+PLUGIN = re.findall(r'\{Option::\w+, "([\w-]+)"', (ROOT / "common/leaf/options/options.cpp").read_text())
 TOOLS = ("lockstep-pack", "lockstep-stage", "lockstep-pin", "lockstep-plan", "lockstep-exporter", "lockstep-report",
          "lockstep-top", "lockstep-doctor", "lockstep-run")
 # Options of other programs: groupadd, torchrun, GoogleTest, TensorBoard, pyxis.

@@ -12,7 +12,7 @@ import blocks
 ROOT = blocks.ROOT
 PARTS = ("common", "plugin", "staging", "runtime", "exporters")
 # Variables that one of our processes sets for another one, and that nobody else may set.
-INTERNAL = {"LOCKSTEP_RENDEZVOUS", "LOCKSTEP_TEST_RESUME"}
+INTERNAL = {"LOCKSTEP_TEST_RESUME"}
 # A file of the tree, in the pages about the design.
 FILE = re.compile(r"\b(?:common|plugin|staging|runtime|exporters|tests|examples)/[\w./-]+\.(?:cpp|h|py|sh)\b")
 LITERAL = re.compile(r'"(?:[^"\\\n]|\\.)*"(?:\s*"(?:[^"\\\n]|\\.)*")*')
@@ -62,7 +62,7 @@ def names(page, header, pattern):
 
 
 def check_options():
-    table = re.findall(r'\{Option::\w+, "([\w-]+)".*?"(LOCKSTEP_\w+)"', read("plugin/spank/options/options.cpp"), re.DOTALL)
+    table = re.findall(r'\{Option::\w+, "([\w-]+)".*?"(LOCKSTEP_\w+)"', read("common/leaf/options/options.cpp"), re.DOTALL)
     page = "docs/users/slurm-options.md"
     on_page = {(codes(row[0])[0].split("=")[0][2:], codes(row[2])[0]) for row in rows(page, r"\| option \| meaning \| variable")}
     compare(page, "option and variable", set(table), on_page)
@@ -70,9 +70,9 @@ def check_options():
 
 def check_configuration():
     page = "docs/admins/configuration.md"
-    keys = set(re.findall(r'Key\{"(\w+)"', read("plugin/spank/options/config.cpp")))
+    keys = set(re.findall(r'Key\{"(\w+)"', read("common/leaf/options/config.cpp")))
     compare(page, "key", keys, names(page, r"\| key \|", r"^(\w+)$"))
-    options = {name.replace("-", "_") for name in re.findall(r'\{Option::\w+, "([\w-]+)"', read("plugin/spank/options/options.cpp"))}
+    options = {name.replace("-", "_") for name in re.findall(r'\{Option::\w+, "([\w-]+)"', read("common/leaf/options/options.cpp"))}
     section = read(page).split("## Values of options")[1].split("\n## ")[0]
     for name in options - {"stage"}:
         if f"`{name}`" not in section:

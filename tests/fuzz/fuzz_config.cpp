@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "plugin/spank/options/config.h"
+#include "common/leaf/options/config.h"
 #include "plugin/spank/pinning/gpus.h"
 #include "plugin/spank/pinning/pinning.h"
 #include "plugin/spank/process/report.h"
@@ -16,7 +16,7 @@ void log(const std::string& /*text*/) noexcept {
 }  // the fuzzer has no daemon's log
 }  // namespace lockstep::spank
 
-using lockstep::Error;
+using namespace lockstep;         // NOLINT: a program
 using namespace lockstep::spank;  // NOLINT: a program
 
 namespace {

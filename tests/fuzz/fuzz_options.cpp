@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "plugin/spank/options/options.h"
+#include "common/leaf/options/options.h"
 #include "plugin/spank/process/report.h"
 #include "plugin/spank/staging/sources.h"
 #include "plugin/spank/staging/srun_link.h"
@@ -16,7 +16,7 @@ void log(const std::string& /*text*/) noexcept {
 }  // the fuzzer has no daemon's log
 }  // namespace lockstep::spank
 
-using lockstep::Error;
+using namespace lockstep;         // NOLINT: a program
 using namespace lockstep::spank;  // NOLINT: a program
 
 namespace {

@@ -12,7 +12,7 @@
 
 #include <string>
 
-#include "plugin/spank/options/options.h"
+#include "common/leaf/options/options.h"
 
 namespace lockstep::spank {
 

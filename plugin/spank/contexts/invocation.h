@@ -10,8 +10,8 @@
 #include <optional>
 #include <string>
 
-#include "plugin/spank/options/config.h"
-#include "plugin/spank/options/options.h"
+#include "common/leaf/options/config.h"
+#include "common/leaf/options/options.h"
 #include "plugin/spank/staging/srun_link.h"
 
 namespace lockstep::spank {

@@ -83,7 +83,7 @@ void start_rendezvous() {
   Command command;
   command.arguments = {helper_program(invocation().config.helpers, "lockstep-stage"), "rendezvous", "--wait",
                        std::to_string(invocation().config.wait)};
-  command.environment = {"LOCKSTEP_RENDEZVOUS_KEY=" + g_key};
+  command.input = g_key;
   command.descriptors = {g_socket.get(), lifetime.read_end.get()};
   // srun launches each component of a heterogeneous job from a separate thread, whose end would send the signal.
   command.dies_with_parent = false;

@@ -16,8 +16,8 @@
 
 #include "common/leaf/cpu_list.h"
 #include "common/leaf/host_name.h"
+#include "common/leaf/number.h"
 #include "common/leaf/split.h"
-#include "common/leaf/text.h"
 #include "common/leaf/unique_fd.h"
 #include "plugin/spank/contexts/context.h"
 #include "plugin/spank/contexts/invocation.h"
@@ -120,14 +120,15 @@ StepOnNode identify(spank_t spank) {
 // be a task of another step on another node.
 void identify_by_variables(spank_t spank, StepOnNode& step) {
   step.node = this_node(spank);
-  const std::string restart = job_variable(spank, "SLURM_RESTART_COUNT");
-  if (restart != "0" && is_number(restart)) step.restart = restart;
+  step.restart = to_number<std::uint32_t>(job_variable(spank, "SLURM_RESTART_COUNT")).value_or(0);
   if (step.nodes == 1) return;
   step.node_list = job_variable(spank, "SLURM_STEP_NODELIST");
   // The components of a heterogeneous step in an ordinary job have the same numbers and node lists, but srun
   // launches each from a different port.
   step.component = job_variable(spank, "SLURM_STEP_LAUNCHER_PORT");
-  step.srun_address = job_variable(spank, "SLURM_LAUNCH_NODE_IPADDR");
+  // As the nodes see it.
+  const std::string srun = job_variable(spank, "SLURM_LAUNCH_NODE_IPADDR");
+  if (!srun.empty()) step.srun_hosts = {srun};
 }
 
 // From 26.05 on, Slurm asks for a job by the number of a step.

@@ -3,7 +3,7 @@
 #include <cstdio>
 #include <string_view>
 
-#include "plugin/spank/options/options.h"
+#include "common/leaf/options/options.h"
 
 namespace {
 
@@ -15,7 +15,7 @@ srun --help lists the options too, with the prefix that the site may have set. T
 change their defaults and forbid values.
 
 Options:)");
-  for (const lockstep::spank::OptionRow& row : lockstep::spank::option_table()) {
+  for (const lockstep::OptionRow& row : lockstep::option_table()) {
     std::string_view usage = row.usage;
     constexpr std::string_view kOurs = "lockstep: ";
     if (usage.starts_with(kOurs)) usage.remove_prefix(kOurs.size());
@@ -23,7 +23,7 @@ Options:)");
                 static_cast<int>(usage.size()), usage.data());
   }
   std::puts("\nEnvironment:\nThese variables have the effect of the options.\n");
-  for (const lockstep::spank::OptionRow& row : lockstep::spank::option_table())
+  for (const lockstep::OptionRow& row : lockstep::option_table())
     std::printf("  %s\n                              --%s\n", row.variable, row.name);
 }
 

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "plugin/spank/options/config.h"
-#include "plugin/spank/options/options.h"
+#include "common/leaf/options/config.h"
+#include "common/leaf/options/options.h"
 #include "plugin/spank/process/node_tasks.h"
 
 namespace lockstep::spank {

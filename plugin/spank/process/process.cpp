@@ -94,8 +94,7 @@ pid_t spawn(const Command& command, int output, int error) {
         "cannot run " + command.arguments.front() + ": " + errno_text(errno) +
         ": set 'helpers' in lockstep.conf to the folder of the tools, and name lockstep.so before plugins that give tasks another root (pyxis) in plugstack.conf");
   }
-  std::vector<std::string> variables{"PATH=/usr/bin:/bin", "LANG=C.UTF-8"};
-  variables.insert(variables.end(), command.environment.begin(), command.environment.end());
+  const std::vector<std::string> variables{"PATH=/usr/bin:/bin", "LANG=C.UTF-8"};
   const std::vector<char*> arguments = pointers(command.arguments);
   const std::vector<char*> environment = pointers(variables);
   const UniqueFd input =

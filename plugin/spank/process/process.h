@@ -1,8 +1,8 @@
 // Runs the tools as processes, so that no work, and no crash of it, happens inside Slurm's processes.
 //
-// A helper starts with a clean environment, the three standard descriptors and those of its Command; it
-// cannot gain privileges, and it dies with the process that started it. Every user of the machine can read its arguments;
-// its environment and its input are its user's alone.
+// A helper starts with PATH and LANG, the three standard descriptors and those of its Command; it cannot gain
+// privileges, and it dies with the process that started it. Every user of the machine can read its arguments; its input
+// is its user's alone.
 //
 // Threads: start(), run() and capture() from a process with one thread (a task before exec, srun before it
 // launches).
@@ -28,10 +28,9 @@ inline constexpr int kFirstDescriptor = 3;
 std::string helper_program(const std::string& folder, const std::string& name);
 
 struct Command {
-  std::vector<std::string> arguments;    ///< the program's absolute path first
-  std::vector<std::string> environment;  ///< NAME=value, added to PATH and LANG
-  std::string input;                     ///< its standard input
-  std::vector<int> descriptors;          ///< become 3, 4, ... in the helper
+  std::vector<std::string> arguments;  ///< the program's absolute path first
+  std::string input;                   ///< its standard input
+  std::vector<int> descriptors;        ///< become 3, 4, ... in the helper
   bool dies_with_parent = true;
   bool own_group = false;  ///< leads a process group, so that its children can be killed with it
 };

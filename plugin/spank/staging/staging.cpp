@@ -7,7 +7,6 @@
 #include <string_view>
 
 #include "common/leaf/source_name.h"
-#include "common/leaf/split.h"
 #include "plugin/spank/process/process.h"
 #include "plugin/spank/process/report.h"
 #include "plugin/spank/staging/sources.h"
@@ -58,7 +57,7 @@ const std::string& tier_folder(const Config& config, const Settings& settings) {
 }
 
 std::string data_folder(const StepOnNode& step) {
-  const std::string restart = step.restart.empty() ? "" : "-" + step.restart;
+  const std::string restart = step.restart == 0 ? "" : "-" + std::to_string(step.restart);
   return step.store + "/jobs/" + std::to_string(step.job) + restart + "/data";
 }
 
@@ -72,49 +71,7 @@ std::uint64_t read_bandwidth(const Config& config, std::uint32_t nodes) {
   return config.bandwidth == 0 ? share : std::min(config.bandwidth, share);
 }
 
-}  // namespace
-
-std::vector<std::string> step_arguments(const StepOnNode& step, const Config& config,
-                                        const Settings& settings) {
-  std::vector<std::string> arguments{helper_program(config.helpers, "lockstep-stage"), "step"};
-  const auto add = [&](const char* option, const std::string& value) {
-    if (!value.empty()) arguments.insert(arguments.end(), {option, value});
-  };
-  const auto add_size = [&](const char* option, std::uint64_t value) {
-    if (value > 0) add(option, std::to_string(value));
-  };
-  const bool ram = settings.tier == "ram";
-  // Without a store there is a problem to report, and the helper opens no cache.
-  add("--cache", step.store.empty() ? "/nonexistent" : step.store);
-  add("--job", std::to_string(step.job));
-  add("--restart", step.restart);
-  add("--step", step.step);
-  add("--node", step.node);
-  add("--node-id", std::to_string(step.node_id));
-  add("--nodes", std::to_string(step.nodes));
-  add("--node-list", step.node_list);
-  add("--component", step.component);
-  add("--mode", settings.mode);
-  add("--on-error", settings.on_error);
-  add("--verify", settings.verify);
-  add_size("--quota", ram ? config.ram : config.quota);
-  if (!ram) add_size("--min-free", config.min_free);
-  add("--keep", std::to_string(config.keep));
-  add("--shared", config.shared);
-  add("--lease", step.lease);
-  add_size("--bandwidth", read_bandwidth(config, step.nodes));
-  add_size("--source-patience", static_cast<std::uint64_t>(config.source_patience));
-  if (step.lifetime_fd >= 0) add("--watch-fd", std::to_string(kFirstDescriptor));
-  add("--cpus", step.cpus);
-  add("--cooperate", config.cooperate ? "on" : "off");
-  if (config.first_port > 0) {
-    add("--ports", std::to_string(config.first_port) + "-" + std::to_string(config.last_port));
-  }
-  add("--peer-network", join(config.peer_networks, ","));
-  add("--record", step.record);
-  return arguments;
-}
-
+// The sources as absolute paths. Throws Error for a relative one without a link.
 std::vector<std::string> sources_on_node(const Settings& settings, const Config& config,
                                          const SrunLink* link) {
   std::vector<std::string> sources;
@@ -127,6 +84,43 @@ std::vector<std::string> sources_on_node(const Settings& settings, const Config&
   }
   check_names(sources, config.sources);
   return sources;
+}
+
+}  // namespace
+
+transfer::StepRequest request_for(const StepOnNode& step, const Config& config, const Settings& settings,
+                                  const SrunLink* link) {
+  transfer::StepRequest request = step;
+  const bool ram = settings.tier == "ram";
+  // Without a store there is a problem to report, and the helper opens no cache.
+  if (request.store.empty()) request.store = "/nonexistent";
+  try {
+    request.sources = sources_on_node(settings, config, link);
+  } catch (const Error& error) {
+    if (request.problem.empty()) request.problem = error.what();
+  }
+  if (step.nodes > 1 && link != nullptr && link->port > 0) {
+    request.srun_port = link->port;
+    request.srun_hosts.push_back(link->host);
+    request.key = link->key;
+  }
+  if (step.lifetime_fd >= 0) {
+    request.mode = transfer::StepMode::background;
+    request.watch_fd = kFirstDescriptor;
+  }
+  if (settings.on_error == "source") request.on_error = transfer::OnError::source;
+  request.verify = settings.verify;
+  request.shared = config.shared;
+  request.quota = ram ? config.ram : config.quota;
+  request.min_free = ram ? 0 : config.min_free;
+  request.keep = config.keep;
+  request.bandwidth = read_bandwidth(config, step.nodes);
+  request.source_patience = config.source_patience;
+  request.cooperate = config.cooperate;
+  request.first_port = config.first_port;
+  request.last_port = config.last_port;
+  request.peer_networks = config.peer_networks;
+  return request;
 }
 
 std::string missing_source(const StepOnNode& step, const std::vector<std::string>& sources) {
@@ -143,26 +137,12 @@ std::string missing_source(const StepOnNode& step, const std::vector<std::string
 WorkResult stage(const StepOnNode& step, const Config& config, const Settings& settings,
                  const SrunLink* link) {
   const std::string program = helper_program(config.helpers, "lockstep-stage");
-  std::string problem = step.problem;
-  std::vector<std::string> sources;
-  try {
-    sources = sources_on_node(settings, config, link);
-  } catch (const Error& error) {
-    if (problem.empty()) problem = error.what();
-  }
+  transfer::StepRequest request = request_for(step, config, settings, link);
   const auto run_helper = [&] {
     Command command;
-    command.arguments = step_arguments(step, config, settings);
+    command.arguments = {program, "step"};
+    command.input = to_text(request);
     if (step.lifetime_fd >= 0) command.descriptors = {step.lifetime_fd};
-    // Every user of the machine can read the arguments.
-    command.arguments.emplace_back("--names-from-stdin");
-    command.input = problem + '\0';
-    for (const std::string& source : sources) command.input += source + '\0';
-    if (step.nodes > 1 && link != nullptr && link->port > 0) {
-      command.environment = {
-          "LOCKSTEP_RENDEZVOUS=" + std::to_string(link->port) + " " + step.srun_address + " " + link->host,
-          "LOCKSTEP_RENDEZVOUS_KEY=" + link->key};
-    }
     return run(command).exit_code;
   };
   try {
@@ -171,7 +151,7 @@ WorkResult stage(const StepOnNode& step, const Config& config, const Settings& s
     };
     int code = run_helper();
     if (was_killed(code)) {
-      if (problem.empty()) problem = reason(code);
+      if (request.problem.empty()) request.problem = reason(code);
       code = run_helper();
     }
     if (was_cancelled(code)) return WorkResult::killed;
@@ -184,7 +164,7 @@ WorkResult stage(const StepOnNode& step, const Config& config, const Settings& s
     say(step.node + ": " + error.what());
     return WorkResult::failed;
   }
-  const std::string missing = missing_source(step, sources);
+  const std::string missing = missing_source(step, request.sources);
   if (missing.empty()) return WorkResult::succeeded;
   say(step.node + ": " + program + " succeeded, but " + missing + " is not in " + data_folder(step) +
       ": check that 'helpers' in lockstep.conf names the right program");

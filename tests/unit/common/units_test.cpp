@@ -78,6 +78,8 @@ TEST(JsonBytes, KeepNamesOfAnyBytes) {
     put_bytes(object, "name", name);
     EXPECT_EQ(bytes_in(nlohmann::json::parse(object.dump()), "name"), name);
     EXPECT_EQ(object.contains("name"), name.front() != 'b');
+    const nlohmann::json whole{{"names", {name, "x"}}, {"inner", {{"name", name}}}, {"number", 1}};
+    EXPECT_EQ(parse_any_bytes(dump_any_bytes(whole)), whole);
   }
 }
 

@@ -235,7 +235,7 @@ TEST_F(Gpus, WithALibTorchForCpusAreNamed) {
 
 TEST_F(Exporter, IsNotMissedByAUserWhoMayNotOpenTheRecords) {
   namespace fs = std::filesystem;
-  spank::Config config;
+  Config config;
   config.group = "root";  // exists
   config.records = folder_ / "records";
   fs::create_directory(config.records);
@@ -258,7 +258,7 @@ TEST_F(Exporter, IsNotMissedByAUserWhoMayNotOpenTheRecords) {
 }
 
 TEST_F(Exporter, IsNotHealthyWhileItsProcessIsStopped) {
-  spank::Config config;
+  Config config;
   config.group = "root";  // exists
   config.records = folder_;
   std::array<int, 2> ready{};
@@ -399,7 +399,7 @@ TEST(Disks, AreJudgedByTheirSpeedTheirKindAndTheRamTier) {
 
 TEST_F(DoctorFiles, SourceAndCacheAreMeasured) {
   write("source/shard.tar", std::string(std::size_t{3} << 20, 'x'));
-  spank::Config config;
+  Config config;
   config.cache = (folder_ / "cache").string();
   std::filesystem::create_directory(config.cache);
   Report report;
@@ -413,7 +413,7 @@ TEST_F(DoctorFiles, SourceAndCacheAreMeasured) {
 }
 
 TEST_F(DoctorFiles, SourceThatCannotBeMeasuredIsNamed) {
-  spank::Config config;
+  Config config;
   config.cache = folder_.string();
   const auto refused = [&](const std::filesystem::path& source) {
     Report report;

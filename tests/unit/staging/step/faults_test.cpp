@@ -47,24 +47,15 @@ class StageStepFaults : public StageStep {
     cache::share(shared, object, {}, FileSystem::real());
     return object;
   }
-  /// The process that stages in the background, but not `caller`, which has the same arguments. Throws Error if there is
-  /// none: kill() of -1 ends all processes of the machine.
-  pid_t helper(pid_t caller = 0) const {
-    for (const fs::directory_entry& process : fs::directory_iterator("/proc")) {
-      const pid_t pid = std::atoi(process.path().filename().c_str());
-      std::error_code gone;
-      if (pid <= 0 || pid == caller) continue;
-      if (fs::read_symlink(process.path() / "exe", gone).filename() != "lockstep-stage") continue;
-      if (staging_test::read(process.path() / "cmdline").find(at("cache0")) != std::string::npos) return pid;
-    }
-    fail("no process stages");
+  /// The process that stages in the background; `caller` waits for it until the step may start.
+  static pid_t helper(pid_t caller = ::getpid()) {
+    return staging_test::child_of(staging_test::child_of(caller));
   }
-  std::vector<std::string> of_step(const std::string& step, const std::string& shared) const {
-    return {"--lease", lease_file(step), "--shared", shared};
+  StepRequest of_step(const std::string& step, const std::string& shared) const {
+    return {.shared = shared, .lease = lease_file(step)};
   }
   /// Ends a process's connections to srun's rendezvous, as a network that fails does.
   static void cut_connection(pid_t pid) {
-    const int port = std::atoi(::getenv("LOCKSTEP_RENDEZVOUS"));
     const UniqueFd process(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
     int cut = 0;
     for (const fs::directory_entry& entry : fs::directory_iterator(fmt::format("/proc/{}/fd", pid))) {
@@ -73,7 +64,7 @@ class StageStepFaults : public StageStep {
       sockaddr_in6 peer{};
       socklen_t length = sizeof peer;  // IPv6 has the port at the same place as IPv4
       if (::getpeername(socket.get(), reinterpret_cast<sockaddr*>(&peer), &length) != 0) continue;
-      if (ntohs(peer.sin6_port) == port && ::shutdown(socket.get(), SHUT_RDWR) == 0) ++cut;
+      if (ntohs(peer.sin6_port) == SrunAddress::port() && ::shutdown(socket.get(), SHUT_RDWR) == 0) ++cut;
     }
     EXPECT_EQ(cut, 1);
   }
@@ -84,10 +75,8 @@ class StageStepFaults : public StageStep {
   }
   /// Starts two nodes, slowly. Returns when both copy.
   std::vector<pid_t> start_two_that_copy(const fs::path& pack) const {
-    std::vector<pid_t> nodes = start_nodes(2, {"--on-error", "source", "--bandwidth", "2000000"},
-                                           {pack.string()}, [this](int node) -> std::vector<std::string> {
-                                             return {"--record", node == 1 ? at("records") : ""};
-                                           });
+    std::vector<pid_t> nodes = start_nodes(2, {.on_error = OnError::source, .bandwidth = 2'000'000},
+                                           {pack.string()}, {"", at("records")});
     EXPECT_TRUE(wait_for([&] { return copies("index.lockstep", 0) && copies("shard-000000.tar", 1); }));
     return nodes;
   }
@@ -105,18 +94,17 @@ TEST_F(StageStepFaults, IfAllNodesLoseSrunTheyEndInTheSameWay) {
 
 TEST_F(StageStepFaults, IfTheNodeCannotStageTheStepMayReadFromTheSource) {
   const fs::path pack = make_large_pack("p", 30);
-  const std::vector<std::string> problem{"--problem", "the cache is read-only", "--record", at("records")};
-  EXPECT_EQ(step(problem, {pack.string()}), 1);
+  StepRequest request{.problem = "the cache is read-only", .record = at("records")};
+  EXPECT_EQ(step(request, {pack.string()}), 1);
   EXPECT_EQ(said(), "lockstep: n1: the cache is read-only\n");
   EXPECT_EQ(record().at("state"), "failed");
-  std::vector<std::string> from_source = problem;
-  from_source.insert(from_source.end(), {"--on-error", "source"});
-  EXPECT_EQ(step(from_source, {pack.string()}), 0) << said();
+  request.on_error = OnError::source;
+  EXPECT_EQ(step(request, {pack.string()}), 0) << said();
   EXPECT_THAT(said(), HasSubstr("n1: the cache is read-only; the job reads from the source\n"));
   EXPECT_EQ(fs::read_symlink(data("p")), pack);
   EXPECT_EQ(record().at("state"), "source");
   // The plugin does not pass sources that it has refused.
-  EXPECT_EQ(step(from_source, {}), 1);
+  EXPECT_EQ(step(request, {}), 1);
 }
 
 TEST_F(StageStepFaults, IfANodeIsLostNoOtherStartsTheStepWithoutIt) {
@@ -143,10 +131,8 @@ TEST_F(StageStepFaults, ANodeThatLosesSrunOnceItHasItsDataAsksAgain) {
   const fs::path pack = make_big_pack("p");
   ASSERT_EQ(step({}, {pack.string()}, 1), 0);
   Srun srun;
-  const std::vector<pid_t> nodes = start_nodes(2, {"--cooperate", "off", "--bandwidth", "5000000"},
-                                               {pack.string()}, [this](int node) -> std::vector<std::string> {
-                                                 return {"--record", node == 1 ? at("records") : ""};
-                                               });
+  const std::vector<pid_t> nodes =
+      start_nodes(2, {.bandwidth = 5'000'000, .cooperate = false}, {pack.string()}, {"", at("records")});
   EXPECT_TRUE(wait_for([&] {
     return copies("shard-000000.tar", 0) && fs::exists(folder_ / "records/staging.json") &&
            sleeps(staging_test::child_of(nodes[1]));
@@ -158,20 +144,19 @@ TEST_F(StageStepFaults, ANodeThatLosesSrunOnceItHasItsDataAsksAgain) {
 
 TEST_F(StageStepFaults, ANodeThatCannotReachSrunDoesNotContinueAlone) {
   const fs::path pack = make_large_pack("p", 30);
-  const std::vector<std::string> words{"--nodes", "2", "--node-list", "n[1-2]", "--on-error", "source"};
+  const StepRequest request{.nodes = 2, .node_list = "n[1-2]", .on_error = OnError::source};
   {
     const SrunAddress nobody(1);
-    EXPECT_EQ(step(words, {pack.string()}), 1);
+    EXPECT_EQ(step(request, {pack.string()}), 1);
   }
   EXPECT_EQ(lines(said()), 1) << said();
-  EXPECT_EQ(step(words, {pack.string()}), 0) << "no node has a rendezvous: " << said();
+  EXPECT_EQ(step(request, {pack.string()}), 0) << "no node has a rendezvous: " << said();
 }
 
 TEST_F(StageStepFaults, AHelperThatIsKilledInTheBackgroundIsReportedAndTheLinksLeadToTheSource) {
   const fs::path pack = make_big_pack("p");
   Tasks tasks;
-  ASSERT_EQ(step_in_background(tasks, {pack.string()}, {"--bandwidth", "3000000", "--record", at("records")}),
-            0);
+  ASSERT_EQ(step_in_background(tasks, {pack.string()}, {.record = at("records"), .bandwidth = 3'000'000}), 0);
   EXPECT_TRUE(wait_for([&] { return copies("shard-000001.tar"); }));
   ::kill(helper(), SIGKILL);
   int status = 0;
@@ -185,7 +170,7 @@ TEST_F(StageStepFaults, AHelperThatIsKilledInTheBackgroundIsReportedAndTheLinksL
 TEST_F(StageStepFaults, TheSupervisorOfAKilledHelperEndsWithTheStepEvenIfItWaitsForALock) {
   const fs::path pack = make_big_pack("p");
   Tasks tasks;
-  ASSERT_EQ(step_in_background(tasks, {pack.string()}, {"--bandwidth", "3000000"}), 0);
+  ASSERT_EQ(step_in_background(tasks, {pack.string()}, {.bandwidth = 3'000'000}), 0);
   EXPECT_TRUE(wait_for([&] { return copies("shard-000000.tar"); }));
   const UniqueFd lock = open_file(at("cache0/jobs/7/lock"), O_RDWR, 0);
   ASSERT_EQ(::flock(lock.get(), LOCK_EX), 0);
@@ -201,8 +186,7 @@ TEST_F(StageStepFaults, AHelperThatIsKilledBeforeTheStepStartsReportsItsSignalTo
   const UniqueFd silent = listen_on(0, 0, port);  // srun, which does not answer
   const SrunAddress address(port);
   Tasks tasks;
-  const pid_t caller =
-      start({"--mode", "background", "--watch-fd", tasks.word(), "--nodes", "2"}, {pack.string()});
+  const pid_t caller = start(in_background(tasks, {.nodes = 2}), {pack.string()});
   const UniqueFd connected(::accept(silent.get(), nullptr, nullptr));  // the helper is there
   ::kill(helper(caller), SIGKILL);
   EXPECT_EQ(end_of(caller), 128 + SIGKILL);
@@ -277,7 +261,7 @@ TEST_F(StageStepFaults, TheSharedCopyIsOnlyForUsersWhoCanOpenTheShards) {
   const fs::path pack = make_big_pack("p");
   prefetch(folder_ / "shared", pack.string());
   fs::remove(pack / "shard-000001.tar");
-  EXPECT_EQ(step({"--shared", at("shared")}, {pack.string()}), 1);
+  EXPECT_EQ(step({.shared = at("shared")}, {pack.string()}), 1);
   EXPECT_THAT(said(), HasSubstr("shard-000001.tar"));
 }
 
@@ -285,8 +269,7 @@ TEST_F(StageStepFaults, AFileThatIsRewrittenMeanwhileNeverGetsIntoTheJob) {
   write("plain/a", std::string(500'000, 'a'));
   write("plain/b", std::string(std::size_t{12} << 20U, 'b'));
   Tasks tasks;
-  ASSERT_EQ(step_in_background(tasks, {at("plain")}, {"--bandwidth", "6000000", "--record", at("records")}),
-            0)
+  ASSERT_EQ(step_in_background(tasks, {at("plain")}, {.record = at("records"), .bandwidth = 6'000'000}), 0)
       << said();
   ASSERT_TRUE(wait_for([&] { return copies("b"); }));
   staging_test::flip_byte(folder_ / "plain/b", 5);
@@ -303,7 +286,7 @@ TEST_F(StageStepFaults, AFileThatIsRewrittenMeanwhileNeverGetsIntoTheJob) {
 TEST_F(StageStepFaults, TheHelperInTheBackgroundIsNice) {
   const fs::path pack = make_big_pack("p");
   Tasks tasks;
-  ASSERT_EQ(step_in_background(tasks, {pack.string()}, {"--bandwidth", "3000000"}), 0);
+  ASSERT_EQ(step_in_background(tasks, {pack.string()}, {.bandwidth = 3'000'000}), 0);
   EXPECT_EQ(::getpriority(PRIO_PROCESS, static_cast<id_t>(helper())), 10);
   tasks.end();
 }
@@ -312,7 +295,7 @@ TEST_F(StageStepFaults, NamesAreBytes) {
   const fs::path pack = make_large_pack("m\xC3\xA4nner \xFF\xFE", 30);
   write("plain \xFF/a\x80", "x");
   const std::vector<std::string> sources{pack.string(), at("plain \xFF")};
-  for (int i = 0; i < 2; ++i) ASSERT_EQ(step({"--record", at("records")}, sources), 0) << said();
+  for (int i = 0; i < 2; ++i) ASSERT_EQ(step({.record = at("records")}, sources), 0) << said();
   EXPECT_EQ(content_of(data(pack.filename().string())), content_of(pack));
   EXPECT_EQ(content_of(data("plain \xFF")), content_of(at("plain \xFF")));
   EXPECT_EQ(lines(said()), 1) << "the second step finds the copy: " << said();

@@ -36,20 +36,12 @@ class StageStepKilled : public staging_test::StageStep {
 
   /// Stages in a separate process, as the plugin's helper does. Returns the exit code, or 128 + SIGKILL.
   int stage(StepMode mode, OnError on_error, FileSystem& system) const {
-    StepCall call;
-    call.hello.job = 7;
-    call.hello.step = "0";
-    call.hello.node = "n1";
-    call.sources = sources_;
-    call.put.cache_dir = at("cache0");
-    call.mode = mode;
-    call.on_error = on_error;
-    call.put.lease = lease_file("7.0");
+    StepRequest request{.on_error = on_error, .lease = lease_file("7.0")};
+    if (mode == StepMode::background) request = in_background(tasks_, request);
+    StepCall call(on_node(0, request, sources_));
     call.put.file_system = &system;
-    call.watch_fd = tasks_.fd();
     const pid_t helper = staging_test::start_child([&] {
-      const int out = ::open(at("error.0").c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
-      ::dup2(out, STDERR_FILENO);
+      redirect_errors(0);
       try {
         stage_step(call);
       } catch (const std::exception& error) {

@@ -68,12 +68,8 @@ TEST_F(ManySources, OfAStepAreRecordedAtOnce) {
   };
   CountsNotes system;
   fs::create_directory(folder_ / "cache");
-  StepCall call;
-  call.hello.job = 7;
-  call.hello.step = fmt::format("{}", 0);
-  call.hello.node = fmt::format("n{}", 1);
-  call.sources = make_sources(20);
-  call.put.cache_dir = (folder_ / "cache").string();
+  StepCall call(StepRequest{
+      .job = 7, .step = "0", .node = "n1", .sources = make_sources(20), .store = folder_ / "cache"});
   call.put.file_system = &system;
   stage_step(call);
   EXPECT_EQ(system.notes(), 1);

@@ -19,11 +19,26 @@
 #include "common/sockets.h"
 #include "staging/rendezvous/rendezvous_server.h"
 #include "staging/rendezvous/secure_connection.h"
+#include "staging/step/request.h"
 #include "tests/unit/staging/staging_world.h"
 
 namespace lockstep::staging_test {
 
 inline constexpr const char* kKey = "0123";
+
+/// Where the nodes of a step find srun, as long as this object lives.
+class SrunAddress {
+ public:
+  explicit SrunAddress(int port) { port_ = port; }
+  ~SrunAddress() { port_ = 0; }
+  SrunAddress(const SrunAddress&) = delete;
+  SrunAddress& operator=(const SrunAddress&) = delete;
+  /// 0 without an object.
+  static int port() { return port_; }
+
+ private:
+  static inline int port_ = 0;
+};
 
 /// The tasks of a step. Staging in the background ends with them.
 class Tasks {
@@ -36,7 +51,6 @@ class Tasks {
     ::fcntl(alive_.get(), F_SETFD, 0);  // the other end stays here
   }
   int fd() const { return alive_.get(); }
-  std::string word() const { return std::to_string(fd()); }
   void end() { end_.reset(); }
 
  private:
@@ -64,46 +78,60 @@ class StageStep : public StagingTest {
     return make_pack(name, files, 5'000'000);
   }
 
-  /// Starts the step on a node; its output goes to "error.NODE".
-  pid_t start(const std::vector<std::string>& more, const std::vector<std::string>& sources,
-              int node = 0) const {
-    std::vector<std::string> words{
-        LOCKSTEP_STAGE, "step", "--cache", at(fmt::format("cache{}", node)), "--job", "7",
-        "--step",       "0",    "--node",  fmt::format("n{}", node + 1)};
-    words.insert(words.end(), more.begin(), more.end());
-    words.emplace_back("--names-from-stdin");
-    std::string names(1, '\0');  // no problem
-    for (const std::string& source : sources) names += source + '\0';
-    fs::create_directories(at(fmt::format("cache{}", node)));
+  /// `request` with what all steps of the tests have.
+  transfer::StepRequest on_node(int node, transfer::StepRequest request,
+                                const std::vector<std::string>& sources) const {
+    request.job = 7;
+    request.step = "0";
+    request.node = fmt::format("n{}", node + 1);
+    request.store = at(fmt::format("cache{}", node));
+    request.sources = sources;
+    request.srun_port = SrunAddress::port();
+    request.srun_hosts = {"127.0.0.1"};
+    request.key = kKey;
+    fs::create_directories(request.store);
+    return request;
+  }
+  /// The same on one of `count` nodes.
+  transfer::StepRequest on_node_of(int node, int count, transfer::StepRequest request,
+                                   const std::vector<std::string>& sources) const {
+    request.node_id = static_cast<std::uint32_t>(node);
+    request.nodes = static_cast<std::uint32_t>(count);
+    request.node_list = fmt::format("n[1-{}]", count);
+    return on_node(node, std::move(request), sources);
+  }
+  /// In a child process: its errors go to "error.NODE".
+  void redirect_errors(int node) const {
+    const int out = ::open(at(fmt::format("error.{}", node)).c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
+    ::dup2(out, STDERR_FILENO);
+  }
+  /// Starts `lockstep-stage step` with this standard input; its output goes to "error.NODE".
+  pid_t start_with_input(const std::string& text, int node = 0) const {
     return start_child([&] {
       const UniqueFd input(::memfd_create("input", MFD_CLOEXEC));
-      if (::write(input.get(), names.data(), names.size()) != static_cast<ssize_t>(names.size()))
+      if (::write(input.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()))
         fail_errno("memfd");
       ::lseek(input.get(), 0, SEEK_SET);
       ::dup2(input.get(), STDIN_FILENO);
-      const int out = ::open(at(fmt::format("error.{}", node)).c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
-      ::dup2(out, STDERR_FILENO);
-      std::vector<char*> arguments;
-      arguments.reserve(words.size() + 1);
-      for (std::string& word : words) arguments.push_back(word.data());
-      arguments.push_back(nullptr);
-      ::execv(LOCKSTEP_STAGE, arguments.data());
+      redirect_errors(node);
+      ::execl(LOCKSTEP_STAGE, LOCKSTEP_STAGE, "step", nullptr);
       ::_exit(127);
     });
   }
-  /// Starts the step on nodes 0 … count - 1. `of_node` gives further options of one node.
-  std::vector<pid_t> start_nodes(
-      int count, const std::vector<std::string>& more, const std::vector<std::string>& sources,
-      const std::function<std::vector<std::string>(int node)>& of_node = {}) const {
+  /// Starts the step on a node; its output goes to "error.NODE".
+  pid_t start(const transfer::StepRequest& request, const std::vector<std::string>& sources,
+              int node = 0) const {
+    return start_with_input(to_text(on_node(node, request, sources)), node);
+  }
+  /// Starts the step on nodes 0 … count - 1. The records of node i go to records[i], if there is one.
+  std::vector<pid_t> start_nodes(int count, const transfer::StepRequest& request,
+                                 const std::vector<std::string>& sources,
+                                 const std::vector<std::string>& records = {}) const {
     std::vector<pid_t> nodes;
     for (int node = 0; node < count; ++node) {
-      std::vector<std::string> words{"--nodes",     std::to_string(count),
-                                     "--node-id",   std::to_string(node),
-                                     "--node-list", fmt::format("n[1-{}]", count)};
-      words.insert(words.end(), more.begin(), more.end());
-      const std::vector<std::string> own = of_node ? of_node(node) : std::vector<std::string>();
-      words.insert(words.end(), own.begin(), own.end());
-      nodes.push_back(start(words, sources, node));
+      transfer::StepRequest own = on_node_of(node, count, request, sources);
+      if (const auto i = static_cast<std::size_t>(node); i < records.size()) own.record = records[i];
+      nodes.push_back(start_with_input(to_text(own), node));
     }
     return nodes;
   }
@@ -111,15 +139,19 @@ class StageStep : public StagingTest {
     for (std::size_t node = 0; node < nodes.size(); ++node)
       EXPECT_EQ(end_of(nodes[node]), code) << said(static_cast<int>(node));
   }
-  int step(const std::vector<std::string>& more, const std::vector<std::string>& sources,
+  int step(const transfer::StepRequest& request, const std::vector<std::string>& sources,
            int node = 0) const {
-    return end_of(start(more, sources, node));
+    return end_of(start(request, sources, node));
   }
   /// Starts the step, which stages in the background until `tasks` end; what stages becomes a child of this process.
   int step_in_background(const Tasks& tasks, const std::vector<std::string>& sources,
-                         std::vector<std::string> more = {}) const {
-    more.insert(more.end(), {"--mode", "background", "--watch-fd", tasks.word()});
-    return step(more, sources);
+                         const transfer::StepRequest& request = {}) const {
+    return step(in_background(tasks, request), sources);
+  }
+  static transfer::StepRequest in_background(const Tasks& tasks, transfer::StepRequest request = {}) {
+    request.mode = transfer::StepMode::background;
+    request.watch_fd = tasks.fd();
+    return request;
   }
   /// Waits for what stages in the background, which must end with code 0.
   static void wait_for_helper() {
@@ -134,7 +166,7 @@ class StageStep : public StagingTest {
     return nlohmann::json::parse(read_text_file(folder_ / "records/staging.json"));
   }
 
-  /// A locked file for --lease, as slurmstepd makes it.
+  /// A locked file for the lease, as slurmstepd makes it.
   UniqueFd lease(const std::string& step) const {
     fs::create_directories(folder_ / "cache0/leases/held");
     fs::permissions(folder_ / "cache0", fs::perms::owner_all);
@@ -143,18 +175,6 @@ class StageStep : public StagingTest {
     return lock;
   }
   std::string lease_file(const std::string& step) const { return at("cache0/leases/held/" + step); }
-};
-
-/// Where the nodes of a step look for srun, as long as this object lives.
-class SrunAddress {
- public:
-  explicit SrunAddress(int port) {
-    ::setenv("LOCKSTEP_RENDEZVOUS", fmt::format("{} 127.0.0.1", port).c_str(), 1);
-    ::setenv("LOCKSTEP_RENDEZVOUS_KEY", kKey, 1);
-  }
-  ~SrunAddress() { ::unsetenv("LOCKSTEP_RENDEZVOUS"); }
-  SrunAddress(const SrunAddress&) = delete;
-  SrunAddress& operator=(const SrunAddress&) = delete;
 };
 
 /// srun's side of a step of several nodes.

@@ -16,10 +16,8 @@ namespace {
 using testing::HasSubstr;
 using testing::Not;
 
-std::string arguments(const StepOnNode& step, const Config& config, const Settings& settings) {
-  std::string line;
-  for (const std::string& each : step_arguments(step, config, settings)) line += each + " ";
-  return line;
+transfer::StepRequest request(const StepOnNode& step, const Config& config, const Settings& settings) {
+  return request_for(step, config, settings, nullptr);
 }
 
 StepOnNode some_step() {
@@ -32,9 +30,12 @@ StepOnNode some_step() {
 }
 
 TEST(Staging, WithoutLimitsNoLimitIsPassed) {
-  EXPECT_EQ(
-      arguments(some_step(), {}, {}),
-      "/usr/bin/lockstep-stage step --cache /cache/1000 --job 7 --step 0 --node n1 --node-id 0 --nodes 1 --mode block --on-error fail --verify quick --keep 600 --cooperate on ");
+  transfer::StepRequest plain;
+  plain.job = 7;
+  plain.step = "0";
+  plain.node = "n1";
+  plain.store = "/cache/1000";
+  EXPECT_EQ(to_text(request(some_step(), {}, {})), to_text(plain));
 }
 
 TEST(Staging, TheAdministratorsLimitsAndTheStepsLeaseArePassed) {
@@ -57,14 +58,28 @@ TEST(Staging, TheAdministratorsLimitsAndTheStepsLeaseArePassed) {
   settings.mode = "background";
   settings.on_error = "source";
   settings.verify = "full";
-  const std::string line = arguments(step, config, settings);
-  for (const char* part :
-       {"--mode background ", "--on-error source ", "--verify full ", "--quota 1000 ", "--min-free 5000 ",
-        "--keep 0 ", "--shared /cache/shared ", "--lease /cache/1000/leases/held/7.0 ", "--bandwidth 77 ",
-        "--source-patience 30 ", "--watch-fd 3 ", "--cpus 2-3 ", "--cooperate off ", "--ports 20000-20010 ",
-        "--peer-network 10.1.0.0/16,fd00::/8 "}) {
-    EXPECT_THAT(line, HasSubstr(part));
-  }
+  const nlohmann::json all = request(step, config, settings);
+  const nlohmann::json expected{{"mode", 1},           {"on_error", 1},
+                                {"verify", "full"},    {"quota", 1000},
+                                {"min_free", 5000},    {"keep", 0},
+                                {"bandwidth", 77},     {"shared", "/cache/shared"},
+                                {"lease", step.lease}, {"source_patience", 30},
+                                {"watch_fd", 3},       {"cpus", "2-3"},
+                                {"cooperate", false},  {"first_port", 20000},
+                                {"last_port", 20010},  {"peer_networks", config.peer_networks}};
+  for (const auto& [key, value] : expected.items()) EXPECT_EQ(all.at(key), value) << key;
+}
+
+TEST(Staging, TheAddressAndTheKeyOfSrunArePassedToStepsOfSeveralNodes) {
+  StepOnNode step = some_step();
+  step.srun_hosts = {"10.0.0.1"};
+  SrunLink link{.port = 4000, .key = "secret", .host = "login", .folder = "/home"};
+  EXPECT_EQ(request_for(step, {}, {}, &link).srun_port, 0) << "one node needs no rendezvous";
+  step.nodes = 2;
+  const transfer::StepRequest asked = request_for(step, {}, {}, &link);
+  EXPECT_EQ(asked.srun_port, 4000);
+  EXPECT_EQ(asked.key, "secret");
+  EXPECT_THAT(asked.srun_hosts, testing::ElementsAre("10.0.0.1", "login"));
 }
 
 TEST(Staging, EachNodeOfAStepMayReadAnEqualShareOfTheSourceBandwidth) {
@@ -72,11 +87,11 @@ TEST(Staging, EachNodeOfAStepMayReadAnEqualShareOfTheSourceBandwidth) {
   config.source_bandwidth = 1000;
   StepOnNode step = some_step();
   step.nodes = 4;
-  EXPECT_THAT(arguments(step, config, {}), HasSubstr("--bandwidth 250 "));
+  EXPECT_EQ(request(step, config, {}).bandwidth, 250U);
   config.bandwidth = 77;
-  EXPECT_THAT(arguments(step, config, {}), HasSubstr("--bandwidth 77 "));
+  EXPECT_EQ(request(step, config, {}).bandwidth, 77U);
   step.nodes = 5000;
-  EXPECT_THAT(arguments(step, config, {}), HasSubstr("--bandwidth 1 ")) << "0 would mean no limit";
+  EXPECT_EQ(request(step, config, {}).bandwidth, 1U) << "0 would mean no limit";
 }
 
 TEST(Staging, TheRamTierHasItsOwnFolderAndLimit) {
@@ -90,9 +105,9 @@ TEST(Staging, TheRamTierHasItsOwnFolderAndLimit) {
   EXPECT_EQ(tier_folder(config, settings), "/disk");
   settings.tier = "ram";
   EXPECT_EQ(tier_folder(config, settings), "/ram");
-  const std::string line = arguments(some_step(), config, settings);
-  EXPECT_THAT(line, HasSubstr("--quota 10 "));
-  EXPECT_THAT(line, Not(HasSubstr("--min-free")));
+  const transfer::StepRequest asked = request(some_step(), config, settings);
+  EXPECT_EQ(asked.quota, 10U);
+  EXPECT_EQ(asked.min_free, 0U);
 }
 
 TEST(Staging, ASourceWithoutAnEntryIsMissing) {
@@ -119,7 +134,7 @@ TEST(Staging, AMegatronPairNeedsBothFiles) {
 }
 
 // Every user of a node can read the command lines there.
-TEST(Staging, TheNamesOfTheDataAreNotOnTheHelpersCommandLine) {
+TEST(Staging, NothingOfTheRequestIsOnTheHelpersCommandLineOrInItsEnvironment) {
   const testing::TemporaryFolder folder;
   const auto content = [&](const char* name) {
     std::ifstream file(folder.path() / name);
@@ -127,18 +142,23 @@ TEST(Staging, TheNamesOfTheDataAreNotOnTheHelpersCommandLine) {
   };
   const std::filesystem::path helper = folder.path() / "lockstep-stage";
   std::ofstream(helper) << "#!/bin/sh\ncd " << folder.path().string()
-                        << "\ntr '\\0' ' ' </proc/$$/cmdline >arguments\ntr '\\0' '|' >input\n";
+                        << "\ntr '\\0' ' ' </proc/$$/cmdline >arguments\nenv >environment\ncat >input\n";
   std::filesystem::permissions(helper, std::filesystem::perms::owner_all);
   Config config;
   config.helpers = folder.path();
   Settings settings;
-  settings.sources = {"/data/secret", "/data/two words"};
+  settings.sources = {"/data/secret", "/data/two words\xFF"};
   StepOnNode step = some_step();
+  step.nodes = 2;
   step.problem = "/data/secret cannot be staged";
-  stage(step, config, settings, nullptr);
-  EXPECT_THAT(content("arguments"),
-              testing::AllOf(HasSubstr("step --cache /cache/1000"), Not(HasSubstr("/data/"))));
-  EXPECT_EQ(content("input"), "/data/secret cannot be staged|/data/secret|/data/two words|");
+  const SrunLink link{.port = 4000, .key = "one-time", .host = "login", .folder = "/home"};
+  stage(step, config, settings, &link);
+  EXPECT_THAT(content("arguments"), testing::EndsWith("/lockstep-stage step "));
+  EXPECT_THAT(content("environment"), Not(HasSubstr("one-time")));
+  const auto read = parse_any_bytes(content("input")).get<transfer::StepRequest>();
+  EXPECT_EQ(read.problem, step.problem);
+  EXPECT_EQ(read.sources, settings.sources);
+  EXPECT_EQ(read.key, "one-time");
 }
 
 TEST(Staging, OnlyAHelperThatCrashedOrWasKilledIsReplaced) {
@@ -168,10 +188,9 @@ TEST(Staging, TheFoldersOfTheUsersJobsAreRecognised) {
 TEST(Staging, AJobThatWasQueuedAgainHasAFolderOfItsOwn) {
   StepOnNode step = some_step();
   EXPECT_EQ(data_folder(step), "/cache/1000/jobs/7/data");
-  EXPECT_THAT(step_arguments(step, {}, {}), testing::Not(testing::Contains("--restart")));
-  step.restart = "2";
+  step.restart = 2;
   EXPECT_EQ(data_folder(step), "/cache/1000/jobs/7-2/data");
-  EXPECT_THAT(step_arguments(step, {}, {}), testing::IsSupersetOf({"--restart", "2"}));
+  EXPECT_EQ(request(step, {}, {}).restart, 2U);
 }
 
 }  // namespace

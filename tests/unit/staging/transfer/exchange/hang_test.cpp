@@ -225,27 +225,13 @@ class StepHang : public staging_test::StageStep {
   void start_all(const fs::path& pack, StepMode mode, OnError on_error,
                  const std::function<void(int node)>& before = {}) {
     for (int node = 0; node < kNodes; ++node) {
-      fs::create_directories(at(fmt::format("cache{}", node)));
+      const StepRequest request{.on_error = on_error, .source_patience = 2, .cooperate = cooperate_};
+      StepCall call(on_node_of(node, kNodes,
+                               mode == StepMode::background ? in_background(tasks_, request) : request,
+                               {pack.string()}));
       nodes_.push_back(start_child([&] {
-        const int out =
-            ::open(at(fmt::format("error.{}", node)).c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
-        ::dup2(out, STDERR_FILENO);
-        StepCall call;
-        call.hello = {.job = 7,
-                      .step = "0",
-                      .node = fmt::format("n{}", node + 1),
-                      .node_id = static_cast<std::uint32_t>(node),
-                      .nodes = kNodes,
-                      .node_list = "n[1-3]",
-                      .component = ""};
-        call.sources = {pack.string()};
-        call.put.cache_dir = at(fmt::format("cache{}", node));
+        redirect_errors(node);
         call.put.sizes.lanes = lanes_;
-        call.mode = mode;
-        call.on_error = on_error;
-        call.cooperate = cooperate_;
-        call.watch_fd = tasks_.fd();
-        call.call_timeout = 2;
         if (node == kStuck) call.put.file_system = system_;
         if (before) before(node);
         stage_step(call);

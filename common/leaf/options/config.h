@@ -12,9 +12,9 @@
 #include <string_view>
 #include <vector>
 
-#include "plugin/spank/options/options.h"
+#include "common/leaf/options/options.h"
 
-namespace lockstep::spank {
+namespace lockstep {
 
 /// A value for each option, in the order of the enumeration.
 template <typename T>
@@ -88,4 +88,4 @@ Config parse_config(std::string_view text, const std::string& path, std::string_
 /// `partition_known`, allows it in no partition.
 void check_allowed(const Config& config, Option option, const Settings& settings, bool partition_known);
 
-}  // namespace lockstep::spank
+}  // namespace lockstep

@@ -1,13 +1,13 @@
-#include "plugin/spank/options/options.h"
+#include "common/leaf/options/options.h"
 
 #include <algorithm>
 
+#include "common/leaf/error.h"
 #include "common/leaf/number.h"
 #include "common/leaf/split.h"
 #include "common/leaf/text.h"
-#include "plugin/spank/process/report.h"
 
-namespace lockstep::spank {
+namespace lockstep {
 namespace {
 
 constexpr std::array<OptionRow, kOptions> kTable{{
@@ -177,4 +177,4 @@ std::string word_of(Option option, const Settings& settings) {
   return option == Option::pin ? settings.pin.policy : "";
 }
 
-}  // namespace lockstep::spank
+}  // namespace lockstep

@@ -1,4 +1,4 @@
-#include "plugin/spank/options/config.h"
+#include "common/leaf/options/config.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,11 +11,10 @@
 #include <sstream>
 #include <string>
 
-#include "plugin/spank/process/report.h"
 #include "tests/unit/exporters/temporary_folder.h"
 #include "tests/unit/message_of.h"
 
-namespace lockstep::spank {
+namespace lockstep {
 namespace {
 
 using testing::ElementsAre;
@@ -217,4 +216,4 @@ TEST(Config, AMissingFileIsNamed) {
 }
 
 }  // namespace
-}  // namespace lockstep::spank
+}  // namespace lockstep

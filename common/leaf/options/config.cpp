@@ -1,4 +1,4 @@
-#include "plugin/spank/options/config.h"
+#include "common/leaf/options/config.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -15,7 +15,7 @@
 #include "common/leaf/subnet.h"
 #include "common/leaf/unique_fd.h"
 
-namespace lockstep::spank {
+namespace lockstep {
 namespace {
 
 std::string_view trimmed(std::string_view text) {
@@ -312,4 +312,4 @@ void check_allowed(const Config& config, Option option, const Settings& settings
               " is not allowed here; the administrator allows: " + join(words, ", "));
 }
 
-}  // namespace lockstep::spank
+}  // namespace lockstep

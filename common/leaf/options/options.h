@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-namespace lockstep::spank {
+namespace lockstep {
 
 enum class Option { stage, stage_mode, stage_tier, stage_on_error, stage_verify, stage_batch, pin, metrics };
 inline constexpr std::size_t kOptions = 8;
@@ -69,4 +69,4 @@ std::vector<std::string> split_sources(std::string_view value);
 /// The reverse of split_sources().
 std::string join_sources(const std::vector<std::string>& sources);
 
-}  // namespace lockstep::spank
+}  // namespace lockstep

@@ -1,12 +1,11 @@
-#include "plugin/spank/options/options.h"
+#include "common/leaf/options/options.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "plugin/spank/process/report.h"
 #include "tests/unit/message_of.h"
 
-namespace lockstep::spank {
+namespace lockstep {
 namespace {
 
 using testing::ElementsAre;
@@ -124,4 +123,4 @@ TEST(Options, InvalidItemsOfPinAreRefused) {
 }
 
 }  // namespace
-}  // namespace lockstep::spank
+}  // namespace lockstep
