@@ -44,13 +44,12 @@ void GradientAverage::begin(Averaging mode, std::int64_t count) {
 
 GradientAverage::Step GradientAverage::close_step() {
   step_begins_ = true;
-  return {.mine = {.mode = mode_, .count = std::exchange(pending_, 0)},
-          .decide = [reduced = reduced_, rank_factor = rank_factor_,
-                     expected = agreed_ ? expected_ : kFirstExpected](const JobAverage& all) {
-            reduced->count = all.count;
-            reduced->factor = all.over_ranks >= 0 ? *rank_factor : 0;
-            if (all.count > 0) reduced->factor = expected / static_cast<double>(all.count);
-          }};
+  return {
+      .mine = {.mode = mode_, .count = std::exchange(pending_, 0)},
+      .decide = [reduced = reduced_, expected = agreed_ ? expected_ : kFirstExpected](const JobAverage& all) {
+        reduced->count = all.count;
+        reduced->factor = all.count > 0 ? expected / static_cast<double>(all.count) : 0;
+      }};
 }
 
 void GradientAverage::adopt(const JobAverage& all) {

@@ -68,8 +68,11 @@ class GradientAverage {
   void adopt(const JobAverage& all);
 
   /// The factor by which reduced gradients are multiplied. Read it in operations that run after `decide`, and let them
-  /// keep the pointer. It is 0 for a step without counts, whose gradients are 0.
-  std::shared_ptr<const double> factor() const { return {reduced_, &reduced_->factor}; }
+  /// keep the pointer. It is 0 for a step without counts, whose gradients are 0. Over ranks it is rank_factor().
+  std::shared_ptr<const double> factor() const {
+    if (mode_ == Averaging::over_ranks) return rank_factor_;
+    return {reduced_, &reduced_->factor};
+  }
 
   /// The factor over ranks, 1 / ranks; inside join another one.
   const std::shared_ptr<double>& rank_factor() const { return rank_factor_; }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <utility>
 
 #include "common/error.h"
@@ -11,25 +12,12 @@
 namespace lockstep::ddp {
 namespace {
 
-// Keeps the memory of operations whose model was destroyed after an exception. They cannot be cancelled, and
-// they wait for other ranks.
-void keep_forever(CommFuture future, std::optional<FlatBucket> flat) {
-  static auto* const kept = new std::vector<std::pair<CommFuture, std::optional<FlatBucket>>>;
-  kept->emplace_back(std::move(future), std::move(flat));
-}
-
 // Once. It does not end the job: a program may average weights in place of gradients.
 void print_own_step() {
   static bool printed = false;
   if (std::exchange(printed, true)) return;
   comm::print_line(
       "the optimizer's last step had gradients of this rank only, because all backwards before it were under no_sync(): run the last micro-batch of each step without it, as ddp.no_sync_unless(last) does (docs/users/ddp.md)");
-}
-
-// Another tensor on the same memory counts too: Module::zero_grad() makes one.
-bool lies_in(const torch::Tensor& gradient, const torch::Tensor& view) {
-  return gradient.is_same(view) ||
-         (gradient.data_ptr() == view.data_ptr() && gradient.strides() == view.strides());
 }
 
 std::uint64_t mix(std::uint64_t hash, std::uint64_t value) {
@@ -97,21 +85,17 @@ Reducer::Reducer(comm::Communicator& host_communicator, comm::Communicator& devi
 }
 
 Reducer::~Reducer() {
-  for (auto& bucket : buckets_) {
-    const auto& works = bucket.future.works;
-    if (std::all_of(works.begin(), works.end(), [](const auto& work) { return work->done(); })) continue;
-    keep_forever(std::move(bucket.future), std::move(bucket.flat));
-  }
+  if (backward_ && comm_hook_) backward_->abandon();
 }
 
 void Reducer::register_comm_hook(std::shared_ptr<CommHook> hook) {
   if (comm_hook_) fail_usage("register_comm_hook was called twice; a model can have one hook");
-  if (!learning_) fail_usage("register_comm_hook must be called before the first backward");
+  if (!expected_.empty()) fail_usage("register_comm_hook must be called before the first backward");
   comm_hook_ = std::move(hook);
 }
 
 void Reducer::reset_after_throw() {
-  if (syncing()) {
+  if (backward_) {
     fail(
         "the previous synchronised backward threw, so this rank's gradients are lost and other ranks may wait for it; end the job, or construct a new DistributedDataParallel on all ranks");
   }
@@ -119,29 +103,25 @@ void Reducer::reset_after_throw() {
 }
 
 void Reducer::arm_from(const std::vector<torch::Tensor>& outputs) {
+  const auto forward = ++forwards_;
+  const bool finds_unused = options_.find_unused_parameters && !options_.static_graph;
   // Without synchronisation the graph of this forward is not walked. Until its own backward has run, the
   // graph may be part of the next synchronised backward, which then must not assume that any parameter is
   // unused.
-  std::shared_ptr<bool> unseen;
-  if (options_.find_unused_parameters && !options_.static_graph && !sync_) {
-    unseen = std::make_shared<bool>(true);
-    ++unseen_forwards_;
-  }
-  call_when_reached(outputs, [weak = std::weak_ptr<Reducer>(self_), unseen] {
+  if (finds_unused && !sync_) unseen_forwards_.insert(forward);
+  call_when_reached(outputs, [weak = std::weak_ptr<Reducer>(self_), forward] {
     const auto reducer = weak.lock();
     if (!reducer) return;
-    if (reducer->sync_) reducer->arm();
-    if (unseen && *unseen && !reducer->sync_) {
-      *unseen = false;
-      if (reducer->unseen_forwards_ > 0) --reducer->unseen_forwards_;
+    if (reducer->sync_) {
+      reducer->arm();
+    } else {
+      reducer->unseen_forwards_.erase(forward);
     }
   });
-  if (!options_.find_unused_parameters || learning_ || !sync_) return;
+  if (!finds_unused || !sync_) return;
   const auto reached = hooks_->reached_from(outputs);
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    if (reached[i]) parameters_[i].reached = true;
-  }
-  graph_walked_ = true;
+  reached_.resize(reached.size());
+  for (std::size_t i = 0; i < reached.size(); ++i) reached_[i] = reached_[i] || reached[i];
 }
 
 void Reducer::begin(Averaging mode, std::int64_t count) {
@@ -154,30 +134,22 @@ void Reducer::begin(Averaging mode, std::int64_t count) {
 // After a synchronised backward by count: throws unless the program has changed a gradient since. It may zero some of
 // them only, as with two optimizers.
 void Reducer::refuse_averaged_gradients() {
-  if (!gradients_averaged_) return;
-  bool nonzero = false;
-  std::vector<torch::Tensor> on_devices;
-  const bool unchanged = std::all_of(parameters_.begin(), parameters_.end(), [&](const Parameter& parameter) {
-    if (parameter.averaged == nullptr) return true;
-    const torch::Tensor& gradient = parameter.tensor.grad();
-    if (!gradient.defined() || gradient.data_ptr() != parameter.averaged ||
-        gradient._version() != parameter.averaged_version)
-      return false;
-    // Perhaps zeroed through data(), which counts no version.
-    if (on_device()) {
-      on_devices.push_back(gradient);
-    } else {
-      nonzero = nonzero || sample_of(gradient) != 0;
-    }
-    return true;
-  });
-  // The host waits for the device only in a program that leaves all gradients as they were, or zeroes them that way.
-  if (unchanged && !on_devices.empty()) nonzero = any_nonzero(on_devices);
-  if (unchanged && nonzero) {
+  std::vector<torch::Tensor> unchanged;
+  for (const auto& [parameter, memory, version] : averaged_) {
+    const torch::Tensor& gradient = parameters()[parameter].tensor.grad();
+    if (!gradient.defined() || gradient.data_ptr() != memory || gradient._version() != version)
+      return averaged_.clear();
+    unchanged.push_back(gradient);
+  }
+  // Perhaps zeroed through data(), which counts no version. The host waits for a device only in a program that leaves all
+  // gradients as they were, or zeroes them that way.
+  const auto nonzero = [](const torch::Tensor& gradient) { return sample_of(gradient) != 0; };
+  if (!unchanged.empty() &&
+      (on_device() ? any_nonzero(unchanged) : std::any_of(unchanged.begin(), unchanged.end(), nonzero))) {
     fail_usage(
         "the gradients of the last synchronised backward would be averaged by count again, because they have not been zeroed; run all micro-batches of an optimizer step but the last one under no_sync(), and call zero_grad() after each optimizer step (docs/users/ddp.md)");
   }
-  gradients_averaged_ = false;
+  averaged_.clear();
 }
 
 // Queues finish() at the end of the current graph task. Under torch::autograd::grad no gradient is
@@ -191,7 +163,7 @@ void Reducer::arm() {
 }
 
 void Reducer::begin_plain_backward(const std::string& parameter) {
-  if (CountedBackward::is_running()) {
+  if (CountedBackward::running > 0) {
     fail_usage(
         "ddp.backward(loss_sum, count) of one DistributedDataParallel reached parameter '{}' of another one, whose count is not known; wrap one module that contains both, or call loss.backward()",
         parameter);
@@ -203,11 +175,22 @@ void Reducer::begin_plain_backward(const std::string& parameter) {
 
 void Reducer::begin_backward() {
   count_step();
-  if (sync_) {
-    begin_sync();
-  } else {
-    state_ = State::accumulating;
+  state_ = State::running;
+  if (!sync_) return;
+  if (counts_steps_) {
+    if (on_device()) ++step_;
+    host_communicator_.set_step(static_cast<std::uint64_t>(step_));
   }
+  const bool collects = expected_.empty() || !ordered_ || !average_.agreed();
+  backward_ = std::make_unique<Backward>(*buckets_, options_, observer_, expected_, collects,
+                                         [this](Bucket& bucket) { return reduce(bucket); });
+  observer_.begin(parameters().size());
+  send_message();
+  if (collects || (!options_.static_graph && (reached_.empty() || !unseen_forwards_.empty()))) return;
+  for (std::size_t i = 0; i < parameters().size(); ++i) {
+    if (options_.static_graph ? expected_[i] == 0 : !reached_[i]) backward_->assume_unused(i);
+  }
+  backward_->launch();
 }
 
 void Reducer::count_steps(bool on) {
@@ -217,22 +200,16 @@ void Reducer::count_steps(bool on) {
   host_communicator_.set_step(on ? static_cast<std::uint64_t>(step_) : 0);
 }
 
-std::uint64_t Reducer::sample_parameters() const {
-  std::uint64_t sample = 0;
-  for (const auto& parameter : parameters_) sample = mix(sample, sample_of(parameter.tensor));
-  return sample;
-}
-
 // If an optimizer did a step since the last backward, it changed the parameters, and on every rank alike.
 // Unsynchronised backwards count too, since a rank may by mistake run a whole optimizer step under no_sync. On a
-// device the host cannot look at the parameters without waiting: begin_sync() counts the synchronised backwards.
+// device the host cannot look at the parameters without waiting: begin_backward() counts the synchronised backwards.
 void Reducer::count_step() {
   if (!counts_steps_ || on_device()) return;
-  const std::uint64_t sample = sample_parameters();
+  std::uint64_t sample = 0;
+  for (const auto& [name, tensor] : parameters()) sample = mix(sample, sample_of(tensor));
   if (last_sample_ != sample) {
     const bool own = last_sample_ && !sync_ && host_communicator_.rank() == 0;
-    if (own &&
-        std::any_of(parameters_.begin(), parameters_.end(), [](const auto& each) { return each.used; }))
+    if (own && std::any_of(used_.begin(), used_.end(), [](std::uint8_t used) { return used != 0; }))
       print_own_step();
     ++step_;
   }
@@ -245,52 +222,16 @@ void Reducer::send_message() {
                 on_device() ? StepMessage::Decide::received : StepMessage::Decide::at_once);
   device_factor_.forget();
   if (receives_later() && average_.mode() == Averaging::by_count)
-    device_factor_.begin(parameters_.front().tensor.device(), step.mine.count, 1 / average_.loss_factor());
-}
-
-bool Reducer::receives_later() const {
-  return on_device() && average_.agreed();
+    device_factor_.begin(parameters().front().tensor.device(), step.mine.count, 1 / average_.loss_factor());
 }
 
 // Of this step, or on a device of the step before.
 void Reducer::receive_messages() {
   while (message_.pending() > (receives_later() ? 1 : 0)) {
-    summary_ = message_.receive();
-    observer_.received(summary_.durations);
-    average_.adopt(summary_.average);
+    StepSummary summary = message_.receive();
+    observer_.received(std::move(summary.durations));
+    average_.adopt(summary.average);
   }
-}
-
-void Reducer::begin_sync() {
-  if (counts_steps_) {
-    if (on_device()) ++step_;
-    host_communicator_.set_step(static_cast<std::uint64_t>(step_));
-  }
-  state_ = learning_ || !average_.agreed() ? State::collecting : State::launching;
-  next_bucket_ = 0;
-  summary_ = {};
-  arrivals_.clear();
-  observer_.begin(parameters_.size());
-  for (auto& parameter : parameters_) {
-    parameter.ready = parameter.assumed_unused = parameter.had_none = false;
-    parameter.arrived = 0;
-  }
-  for (auto& bucket : buckets_) bucket.pending = bucket.parameters.size();
-  send_message();
-  assume_unused();
-}
-
-// Parameters that will get no gradient in this backward are ready now, so that buckets need not wait for its
-// end.
-void Reducer::assume_unused() {
-  if (learning_ || !(options_.static_graph || graph_walked_) || unseen_forwards_ > 0) return;
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    Parameter& parameter = parameters_[i];
-    if (options_.static_graph ? parameter.expected > 0 : parameter.reached) continue;
-    parameter.assumed_unused = true;
-    mark_ready(i);
-  }
-  launch_ready_buckets();
 }
 
 void Reducer::on_gradient(std::size_t index) {
@@ -298,110 +239,28 @@ void Reducer::on_gradient(std::size_t index) {
     fail_usage(
         "backward was called with create_graph, which would replace the gradients in the buckets; compute gradients of gradients with torch::autograd::grad");
   }
-  Parameter& parameter = parameters_[index];
-  if (state_ == State::idle || state_ == State::armed) begin_plain_backward(parameter.name);
-  parameter.used = true;
-  if (syncing()) {
-    ++parameter.arrived;
-    observer_.gradient_ready(index);
-    if (learning_) {
-      arrivals_.push_back(index);
-    } else if (parameter.ready) {
-      arrived_again(index);
-    } else if (parameter.arrived >= parameter.expected) {
-      arrivals_.push_back(index);
-      mark_ready(index);
-      launch_ready_buckets();
-    }
-  }
+  if (state_ != State::running) begin_plain_backward(parameters()[index].name);
+  used_[index] = 1;
+  if (backward_) backward_->gradient_arrived(index);
   host_communicator_.progress();
 }
 
-// The parameter got more gradients than expected, which is harmless until its bucket is being reduced.
-void Reducer::arrived_again(std::size_t index) {
-  const Parameter& parameter = parameters_[index];
-  if (options_.static_graph) {
-    fail(
-        "parameter '{}' got {} gradients in this backward and {} in the first one; with static_graph every step must use the same parameters equally often",
-        parameter.name, parameter.arrived, parameter.expected);
+CommFuture Reducer::reduce(Bucket& bucket) {
+  if (comm_hook_) return comm_hook_->start(*bucket.view, device_communicator_);
+  const FlatBucket& flat = *bucket.flat;
+  const auto factor = average_.factor();
+  comm::ReduceOptions options{.keep = flat.memory()};
+  if (!on_device()) {
+    options.scale = factor.get();
+    // If backward throws, this object may be destroyed before the operation, which waits for other ranks, ends.
+    options.keep = std::make_shared<std::pair<std::shared_ptr<const double>, std::shared_ptr<void>>>(
+        factor, flat.memory());
+  } else if (device_factor_.known()) {
+    device_factor_.multiply_before_reduction(flat.tensor());
+  } else if (*factor != 1) {
+    flat.tensor().mul_(*factor);
   }
-  if (parameter.bucket >= next_bucket_) return take_gradient(index);
-  if (parameter.assumed_unused) {
-    fail(
-        "parameter '{}' got a gradient, but find_unused_parameters did not find it in the graph of forward's outputs; reentrant checkpointing hides the parameters that it uses: set static_graph instead",
-        parameter.name);
-  }
-  fail(
-      "parameter '{}' got another gradient after the reduction of its bucket had begun; it got {} in the first step, and must get as many in every synchronised backward",
-      parameter.name, parameter.expected);
-}
-
-void Reducer::mark_ready(std::size_t index) {
-  Parameter& parameter = parameters_[index];
-  take_gradient(index);
-  parameter.ready = true;
-  --buckets_[parameter.bucket].pending;
-}
-
-// Puts the gradient into the bucket and, with gradient_as_bucket_view, makes .grad a view of it.
-void Reducer::take_gradient(std::size_t index) {
-  Parameter& parameter = parameters_[index];
-  torch::Tensor& gradient = parameter.tensor.mutable_grad();
-  if (gradient.defined() && gradient.is_sparse()) {
-    fail_usage(
-        "parameter '{}' has a sparse gradient, which is not supported; set sparse(false) in the options of its embedding",
-        parameter.name);
-  }
-  parameter.had_none = parameter.had_none || !gradient.defined();
-  const torch::Tensor& view = buckets_[parameter.bucket].flat->view(parameter.slot);
-  if (!gradient.defined()) {
-    view.zero_();
-  } else if (!lies_in(gradient, view)) {
-    view.copy_(gradient);
-  } else {
-    return;
-  }
-  if (options_.gradient_as_bucket_view) gradient = view;
-}
-
-void Reducer::launch_ready_buckets() {
-  if (state_ != State::launching) return;
-  for (; next_bucket_ < buckets_.size() && buckets_[next_bucket_].pending == 0; ++next_bucket_)
-    launch(next_bucket_);
-}
-
-void Reducer::launch(std::size_t index) {
-  Bucket& bucket = buckets_[index];
-  observer_.launching(index, bucket.parameters, bucket.flat->buffer().bytes());
-  const torch::Tensor& gradients = bucket.flat->tensor();
-  if (comm_hook_) {
-    bucket.future = comm_hook_->start(*bucket.view, device_communicator_);
-  } else if (on_device()) {
-    if (device_factor_.known()) {
-      device_factor_.multiply_before_reduction(gradients);
-    } else if (const double factor = *factor_on_host(); factor != 1) {
-      gradients.mul_(factor);
-    }
-    bucket.work = device_communicator_.all_reduce(bucket.flat->buffer(), bucket.flat->label(),
-                                                  {.keep = bucket.flat->memory()});
-  } else {
-    // If backward throws, this object may be destroyed before the operation, which waits for other ranks,
-    // ends.
-    const auto factor = factor_on_host();
-    bucket.work = device_communicator_.all_reduce(
-        bucket.flat->buffer(), bucket.flat->label(),
-        {.scale = factor.get(),
-         .keep = std::make_shared<std::pair<std::shared_ptr<const double>, std::shared_ptr<void>>>(
-             factor, bucket.flat->memory())});
-  }
-  observer_.launched();
-}
-
-// Of the reduced gradients. On a GPU the factor over ranks is read when a bucket is launched; the message that sets the
-// other one comes later.
-std::shared_ptr<const double> Reducer::factor_on_host() const {
-  if (on_device() && average_.mode() == Averaging::over_ranks) return average_.rank_factor();
-  return average_.factor();
+  return {{device_communicator_.all_reduce(flat.buffer(), flat.label(), std::move(options))}, {}};
 }
 
 // A hook may send anything, but one that moves parameters is a sharded optimizer's.
@@ -412,32 +271,111 @@ std::optional<record::Collective> Reducer::collective() const {
 }
 
 void Reducer::finish() {
-  if (syncing()) finish_sync(false);
+  if (backward_) end_synchronised(false);
+  state_ = State::idle;
+}
+
+void Reducer::skip() {
+  begin(Averaging::undecided, 0);
+  if (backward_) end_synchronised(true);
   state_ = State::idle;
 }
 
 void Reducer::contribute_zeros() {
-  for (auto& parameter : parameters_) parameter.tensor.mutable_grad() = torch::Tensor();
+  for (const auto& [name, tensor] : parameters()) tensor.mutable_grad() = torch::Tensor();
   skip();
 }
 
 void Reducer::discard() {
   reset_after_throw();
   average_.discard();
+  forget_accumulated();
   const torch::NoGradGuard no_grad;
-  for (auto& parameter : parameters_) {
-    parameter.used = parameter.reached = false;
-    torch::Tensor& gradient = parameter.tensor.mutable_grad();
+  for (const auto& [name, tensor] : parameters()) {
+    torch::Tensor& gradient = tensor.mutable_grad();
     if (gradient.defined()) gradient.zero_();
   }
-  graph_walked_ = false;
-  unseen_forwards_ = 0;
 }
 
-void Reducer::skip() {
-  begin(Averaging::undecided, 0);
-  if (syncing()) finish_sync(true);
-  state_ = State::idle;
+void Reducer::forget_accumulated() {
+  used_.assign(parameters().size(), 0);
+  reached_.clear();
+  unseen_forwards_.clear();
+}
+
+void Reducer::end_synchronised(bool skipping) {
+  const torch::NoGradGuard no_grad;
+  observer_.backward_ended();
+  if (!skipping) backward_->learn();
+  if (!ordered_) lay_out();
+  backward_->complete(skipping || options_.find_unused_parameters || options_.static_graph);
+  if (!average_.agreed()) receive_messages();
+  backward_->launch();
+  const auto scope = timer_.phase(profile::Phase::comm_exposed);
+  const auto usage = exchange_usage();
+  receive_messages();
+  backward_->wait();
+  if (comm_hook_) scale_means();
+  if (usage) usage->wait();
+  buckets_->give_back_gradients(*used_anywhere_);
+  // Inside join, ranks that have ended keep their old parameters.
+  if (counts_steps_) replica_check_.compare(parameters(), step_);
+  forget_accumulated();
+  outdated_hooks_.clear();
+  observer_.finish(collective());
+  note_averaged_gradients();
+  timer_.note_synchronised(this);
+  backward_.reset();
+}
+
+// All ranks take over the order of rank 0's gradients. If rank 0 skips this step, a later one decides.
+void Reducer::lay_out() {
+  constexpr auto kUnknown = std::numeric_limits<std::size_t>::max();
+  std::vector<std::size_t> order = backward_->order();
+  order.resize(parameters().size(), kUnknown);
+  host_communicator_
+      .broadcast({order.data(), order.size(), comm::DataType::i64}, 0, "the order of gradients")
+      ->wait();
+  ordered_ = order.front() != kUnknown;
+  if (ordered_) buckets_->assign(order);
+  if (buckets_->allocated()) return;
+  buckets_->allocate();
+  if (comm_hook_) comm_hook_->buckets_changed();
+}
+
+// Null if used_anywhere_ stays as it is.
+comm::WorkHandle Reducer::exchange_usage() {
+  const bool settled = options_.static_graph ? used_anywhere_->back() == 0 : !options_.find_unused_parameters;
+  if (settled) return nullptr;
+  used_anywhere_ = std::make_shared<std::vector<std::uint8_t>>(used_);
+  auto& flags = *used_anywhere_;
+  for (std::size_t i = 0; options_.static_graph && i < expected_.size(); ++i) {
+    if (expected_[i] > 0) flags[i] = 1;
+  }
+  flags.push_back(expected_.empty() ? 1 : 0);
+  return host_communicator_.all_reduce({flags.data(), flags.size(), comm::DataType::u8}, "used parameters",
+                                       {.op = comm::ReduceOp::max, .keep = used_anywhere_});
+}
+
+void Reducer::note_averaged_gradients() {
+  // A step without counts leaves zeros. A device's count is not known yet.
+  if (average_.mode() != Averaging::by_count || (!on_device() && average_.count_of_last_step() == 0)) return;
+  for (std::size_t i = 0; i < parameters().size(); ++i) {
+    const torch::Tensor& gradient = parameters()[i].tensor.grad();
+    if (gradient.defined()) averaged_.push_back({i, gradient.data_ptr(), gradient._version()});
+  }
+}
+
+// Hooks give the mean over ranks.
+void Reducer::scale_means() {
+  const int ranks = host_communicator_.size();
+  for (auto& bucket : buckets_->list()) {
+    if (device_factor_.known()) {
+      device_factor_.multiply_after_hook(bucket.view->buffer(), ranks);
+    } else if (const double scale = *average_.factor() * ranks; scale != 1) {
+      bucket.view->buffer().mul_(scale);
+    }
+  }
 }
 
 }  // namespace lockstep::ddp

@@ -1,7 +1,5 @@
-// Sums gradients over the ranks while backward runs. A hook on each parameter's gradient accumulator reports
-// when its gradient is complete. A bucket's reduction starts when all its gradients, and those of the buckets
-// before it, are complete. So all ranks start reductions in the same order, even if gradients arrive in
-// another order. finish() starts the rest and waits.
+// Sums gradients over the ranks while backward runs. A hook on each parameter's gradient accumulator reports when its
+// gradient is complete. Buckets (buckets.h) hold the gradients, and a Backward (backward.h) starts their reductions.
 //
 // In the first synchronised backward the reducer learns how many gradients each parameter gets (more than one
 // if checkpointing runs backwards inside backward), the order of their arrival, and the parameters that get
@@ -17,15 +15,16 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "runtime/comm/communicator.h"
 #include "runtime/ddp/autograd_hooks.h"
-#include "runtime/ddp/bucketing.h"
+#include "runtime/ddp/backward.h"
+#include "runtime/ddp/buckets.h"
 #include "runtime/ddp/comm_hook.h"
 #include "runtime/ddp/device_factor.h"
-#include "runtime/ddp/flat_bucket.h"
 #include "runtime/ddp/gradient_average.h"
 #include "runtime/ddp/options.h"
 #include "runtime/ddp/replica_check.h"
@@ -37,17 +36,13 @@
 namespace lockstep::ddp {
 
 /// Exists while a ddp.backward(loss_sum, count) runs, of any model in this process.
-class CountedBackward {
- public:
-  CountedBackward() { ++running_; }
-  ~CountedBackward() { --running_; }
+struct CountedBackward {
+  CountedBackward() { ++running; }
+  ~CountedBackward() { --running; }
   CountedBackward(const CountedBackward&) = delete;
   CountedBackward& operator=(const CountedBackward&) = delete;
 
-  static bool is_running() { return running_ > 0; }
-
- private:
-  static inline std::atomic<int> running_ = 0;
+  static inline std::atomic<int> running = 0;
 };
 
 class Reducer {
@@ -109,7 +104,7 @@ class Reducer {
   /// Whether the hook itself gives parameters other memory, so that this is not a change by the user.
   bool hook_moves_parameters() const { return comm_hook_ && comm_hook_->moves_parameters(); }
 
-  /// The options of the constructor, with the current sizes of buckets.
+  /// The options of the constructor.
   const DistributedDataParallelOptions& options() const { return options_; }
 
   const GradientAverage& average() const { return average_; }
@@ -119,133 +114,86 @@ class Reducer {
   }
   const SyncObserver& observer() const { return observer_; }
   /// Parameter names of each bucket, in the order in which buckets travel.
-  std::vector<std::vector<std::string>> layout() const;
+  std::vector<std::vector<std::string>> layout() const { return buckets_->layout(); }
 
  private:
-  struct Parameter {
-    std::string name;
-    torch::Tensor tensor;
-    std::size_t bucket = 0;
-    std::size_t slot = 0;
-    std::uint32_t expected = 1;  // gradients per backward, as learned
-    std::uint32_t arrived = 0;   // gradients in this backward
-    bool ready = false;
-    bool assumed_unused = false;  // since before this backward
-    bool reached = false;         // from the outputs of a forward since the last synchronisation
-    bool used = false;            // got a gradient since the last synchronisation
-    bool used_anywhere = true;    // the same on any rank
-    bool had_none = false;        // .grad was undefined when the bucket needed it
-    // Of .grad after a synchronised backward by count: its memory, and the changes that LibTorch has counted.
-    const void* averaged = nullptr;
-    std::uint32_t averaged_version = 0;
-  };
-  struct Bucket {
-    std::optional<FlatBucket> flat;
-    std::optional<GradBucket> view;  // of `flat`, for hooks
-    std::vector<std::size_t> parameters;
-    std::size_t pending = 0;  // parameters that are not ready
-    comm::WorkHandle work;    // the reduction; a hook has `future` instead
-    CommFuture future;
-  };
-  /// The state of one backward: idle → armed → accumulating | collecting | launching → idle. ddp.backward() and gradients
-  /// of unknown outputs leave `armed` out. Collecting becomes launching when backward has ended. If backward throws,
-  /// reset_after_throw() ends `armed` and `accumulating`; the synchronised ones stay.
+  /// Of the graph that runs now. If it throws, reset_after_throw() makes it idle.
   enum class State : std::uint8_t {
     idle,
-    armed,         // reached an output of forward, so that a callback at its end is queued
-    accumulating,  // gradients stay on this rank
-    collecting,    // synchronised; reductions start at its end
-    launching,     // synchronised; reductions start as soon as their buckets are ready
+    armed,    // it reached an output of forward, and calls finish() at its end
+    running,  // it accumulates gradients
   };
-  /// Of the buckets; attach() makes them assigned.
-  enum class Layout : std::uint8_t {
-    assigned,   // without memory
-    allocated,  // in another order than that of rank 0's gradients, which is not known yet
-    ordered,
+  /// A .grad after a synchronised backward by count: its memory, and the changes that LibTorch has counted.
+  struct AveragedGradient {
+    std::size_t parameter = 0;
+    const void* memory = nullptr;
+    std::int64_t version = 0;
   };
 
   // reducer_attach.cpp
-  void put_hooks_on(const std::vector<torch::Tensor>& tensors);
-  void refuse_outdated(std::size_t index) const;
+  bool accumulated(const torch::Tensor& tensor) const;
+  void put_hooks_on(const std::vector<NamedTensor>& trained);
+  void refuse_outdated(const NamedTensor& parameter, const torch_compat::NodeHandle& accumulator) const;
 
-  // reducer.cpp: during backward
+  // reducer.cpp, from the begin of a backward to its end
   void on_gradient(std::size_t index);
-  void arrived_again(std::size_t index);
-  void refuse_averaged_gradients();
   void arm();
+  void refuse_averaged_gradients();
+  void note_averaged_gradients();
+  void count_step();
   void begin_plain_backward(const std::string& parameter);
   void begin_backward();
-  void begin_sync();
-  std::uint64_t sample_parameters() const;
-  void count_step();
   void send_message();
   void receive_messages();
-  void assume_unused();
-  void mark_ready(std::size_t index);
-  void take_gradient(std::size_t index);
-  void launch_ready_buckets();
-  void launch(std::size_t index);
-
-  // reducer_end.cpp: after backward
-  void finish_sync(bool skipping);
-  static void refuse_frozen(const Parameter& parameter);
-  void learn(bool skipping);
-  void take_unready(bool skipping);
-  void exchange_used_flags();
-  void wait_for_buckets();
-  void wait_for_futures();
-  void give_back_gradients();
-  void note_averaged_gradients();
-
-  // reducer_layout.cpp
-  Assignment assign(const std::vector<std::size_t>& order) const;
-  void plan(const Assignment& assignment);
-  void allocate();
-  void lay_out_first();
-  void rebuild_once();
-  void adopt_gradient_order();
+  CommFuture reduce(Bucket& bucket);
+  void end_synchronised(bool skipping);
   void lay_out();
+  comm::WorkHandle exchange_usage();
+  void scale_means();
+  void forget_accumulated();
 
+  const std::vector<NamedTensor>& parameters() const { return buckets_->parameters(); }
   bool on_device() const { return device_communicator_.device() >= 0; }
-  std::shared_ptr<const double> factor_on_host() const;
   std::optional<record::Collective> collective() const;
   // Whether this step's message is received in the next step, so that the host does not wait for the other ranks.
-  bool receives_later() const;
-  bool syncing() const { return state_ == State::collecting || state_ == State::launching; }
+  bool receives_later() const { return on_device() && average_.agreed(); }
 
   comm::Communicator& host_communicator_;
   comm::Communicator& device_communicator_;
   profile::StepTimer& timer_;
   DistributedDataParallelOptions options_;
   const bool& sync_;
-  std::vector<Parameter> parameters_;
   std::unique_ptr<GradientHooks> hooks_;
-  std::unique_ptr<GradientHooks> outdated_hooks_;  // until the next synchronised backward has ended
-  std::vector<std::pair<std::string, torch::Tensor>> outdated_parameters_;  // the parameters of those hooks
-  std::vector<Bucket> buckets_;
-  std::vector<std::size_t> order_;  // of the parameters in the buckets
+  std::vector<std::unique_ptr<GradientHooks>>
+      outdated_hooks_;  // until the next synchronised backward has ended
+  std::size_t attachments_ = 0;
+  std::optional<Buckets> buckets_;  // of the parameters that have hooks_
   GradientAverage average_;
   DeviceFactor device_factor_;
+  StepMessage message_;
   std::shared_ptr<CommHook> comm_hook_;
-  bool gradients_averaged_ = false;  // by count, and no micro-batch has begun since
-  State state_ = State::idle;
-  Layout layout_ = Layout::assigned;
-  bool learning_ = true;        // until the end of the first synchronised backward
-  bool graph_walked_ = false;   // `reached` shows which parameters forward used
-  bool usage_settled_ = false;  // static_graph: used_anywhere no longer changes
+
+  // As synchronised backwards have shown; by parameter.
+  std::vector<std::uint32_t> expected_;  // gradients in each backward; empty until this rank had one
+  // Whether any rank used the parameter; the last one: whether a rank has only skipped so far. Kept by the exchange.
+  std::shared_ptr<std::vector<std::uint8_t>> used_anywhere_;
+  bool ordered_ = false;  // buckets_ have the order of rank 0's gradients
+
+  // Since the last synchronised backward; by parameter.
+  std::vector<std::uint8_t> used_;           // whether the parameter got a gradient
+  std::vector<bool> reached_;                // from the outputs of forwards; empty: not known
+  std::set<std::uint64_t> unseen_forwards_;  // under no_sync, whose backward did not come yet
+  std::vector<AveragedGradient> averaged_;   // until the next micro-batch begins
+
+  std::uint64_t forwards_ = 0;
   bool counts_steps_ = true;
   std::int64_t step_ = 0;                     // of the optimizer; the first one is 1
   std::optional<std::uint64_t> last_sample_;  // of all parameters, in the last backward
-  int unseen_forwards_ = 0;                   // forwards under no_sync whose backward did not come yet
-  std::size_t next_bucket_ = 0;
-  std::vector<std::size_t> arrivals_;  // parameters in the order of their gradients in this backward
-  StepMessage message_;
-  StepSummary summary_;  // of the message that was received in this backward
-  comm::WorkHandle used_exchange_;
-  std::shared_ptr<std::vector<std::uint8_t>> used_;  // of all parameters; kept by used_exchange_
   ReplicaCheck replica_check_;
   SyncObserver observer_;
-  std::shared_ptr<Reducer> self_;  // owns nothing; hooks and callbacks hold it weakly
+  State state_ = State::idle;
+  std::unique_ptr<Backward> backward_;  // if it is synchronised; stays if it throws
+  std::shared_ptr<Reducer> self_;       // owns nothing; hooks and callbacks hold it weakly
 };
 
 }  // namespace lockstep::ddp

@@ -1,6 +1,5 @@
 // Reducer: puts hooks on the parameters, at construction and after the model was changed.
 #include <algorithm>
-#include <numeric>
 
 #include "common/error.h"
 #include "runtime/ddp/reducer.h"
@@ -21,19 +20,23 @@ void fit_gradient(const torch::Tensor& parameter) {
 
 }  // namespace
 
+bool Reducer::accumulated(const torch::Tensor& tensor) const {
+  for (std::size_t i = 0; i < used_.size(); ++i) {
+    if (parameters()[i].tensor.is_same(tensor)) return used_[i] != 0;
+  }
+  return false;
+}
+
 // The current step needs such a gradient, so it cannot just be dropped.
 bool Reducer::accumulated_in_another_shape(const torch::Tensor& tensor) const {
   const torch::Tensor& gradient = tensor.grad();
-  return gradient.defined() && gradient.sizes() != tensor.sizes() &&
-         std::any_of(parameters_.begin(), parameters_.end(),
-                     [&](const Parameter& known) { return known.used && known.tensor.is_same(tensor); });
+  return gradient.defined() && gradient.sizes() != tensor.sizes() && accumulated(tensor);
 }
 
 void Reducer::attach(const std::vector<NamedTensor>& all) {
   const torch::NoGradGuard no_grad;
-  std::vector<Parameter> parameters;
   std::vector<NamedTensor> trained;
-  std::vector<torch::Tensor> tensors;
+  std::vector<std::uint8_t> used;
   for (const auto& [name, tensor] : all) {
     if (!tensor.requires_grad()) continue;
     static_cast<void>(data_type_of(tensor.scalar_type(), fmt::format("parameter '{}'", name)));
@@ -42,59 +45,47 @@ void Reducer::attach(const std::vector<NamedTensor>& all) {
           "parameter '{}' has another shape than the gradient accumulated for it; change the model between optimizer steps, or call discard() first",
           name);
     }
-    const auto before =
-        std::find_if(parameters_.begin(), parameters_.end(),
-                     [&tensor = tensor](const Parameter& known) { return known.tensor.is_same(tensor); });
-    const bool used = before != parameters_.end() && before->used;
-    parameters.push_back({.name = name, .tensor = tensor, .used = used});
-    tensors.push_back(tensor);
     trained.push_back({name, tensor});
+    used.push_back(accumulated(tensor) ? 1 : 0);
   }
-  if (parameters.empty()) fail_usage("the model has no parameter that requires a gradient");
-  for (const auto& tensor : tensors) fit_gradient(tensor);
-  put_hooks_on(tensors);
-  parameters_ = std::move(parameters);
-  replica_check_.set_parameters(std::move(trained));
+  if (trained.empty()) fail_usage("the model has no parameter that requires a gradient");
+  for (const auto& parameter : trained) fit_gradient(parameter.tensor);
+  put_hooks_on(trained);
+  buckets_.emplace(device_communicator_, options_, std::move(trained));
 
   // As before the first synchronised backward.
-  learning_ = true;
-  graph_walked_ = usage_settled_ = false;
-  layout_ = Layout::assigned;
+  expected_.clear();
+  used_anywhere_ = std::make_shared<std::vector<std::uint8_t>>(used.size() + 1, std::uint8_t{1});
+  ordered_ = false;
+  used_ = std::move(used);
+  reached_.clear();
+  averaged_.clear();
   // Only ranks that accumulated gradients in the current step have counted it.
   host_communicator_.broadcast({&step_, 1, comm::DataType::i64}, 0, "the number of steps")->wait();
   last_sample_.reset();
-  // Gradients arrive roughly from the last layer to the first. After the first step rebuild_once() uses the
-  // real order.
-  order_.resize(parameters_.size());
-  std::iota(order_.rbegin(), order_.rend(), std::size_t{0});
-  plan(assign(order_));
 }
 
 // A graph that was recorded before one or several changes still leads to the old accumulators, whose
-// gradients would not be summed. Hooks on those accumulators refuse such a backward.
-void Reducer::put_hooks_on(const std::vector<torch::Tensor>& tensors) {
+// gradients would not be summed. The old hooks refuse such a backward.
+void Reducer::put_hooks_on(const std::vector<NamedTensor>& trained) {
+  std::vector<torch::Tensor> tensors;
+  for (const auto& parameter : trained) tensors.push_back(parameter.tensor);
   const auto accumulators = accumulators_of(tensors);
-  std::vector<torch_compat::NodeHandle> outdated;
-  std::vector<std::pair<std::string, torch::Tensor>> outdated_parameters;
-  const auto add = [&](const torch_compat::NodeHandle& accumulator, const std::string& name,
-                       const torch::Tensor& tensor) {
-    if (std::find(accumulators.begin(), accumulators.end(), accumulator) != accumulators.end()) return;
-    outdated.push_back(accumulator);
-    outdated_parameters.emplace_back(name, tensor);
-  };
-  for (std::size_t i = 0; i < outdated_parameters_.size(); ++i)
-    add(outdated_hooks_->accumulators()[i], outdated_parameters_[i].first, outdated_parameters_[i].second);
-  for (std::size_t i = 0; hooks_ && i < parameters_.size(); ++i)
-    add(hooks_->accumulators()[i], parameters_[i].name, parameters_[i].tensor);
-  outdated_parameters_ = std::move(outdated_parameters);
-  outdated_hooks_ = std::make_unique<GradientHooks>(outdated, [this](std::size_t i) { refuse_outdated(i); });
-  hooks_ = std::make_unique<GradientHooks>(accumulators, [this](std::size_t index) { on_gradient(index); });
+  if (hooks_) outdated_hooks_.push_back(std::move(hooks_));
+  hooks_ = std::make_unique<GradientHooks>(
+      accumulators, [this, trained, accumulators, attachment = ++attachments_](std::size_t i) {
+        if (attachment != attachments_) return refuse_outdated(trained[i], accumulators[i]);
+        on_gradient(i);
+      });
 }
 
-void Reducer::refuse_outdated(std::size_t index) const {
-  const auto& [name, tensor] = outdated_parameters_[index];
-  if (std::any_of(parameters_.begin(), parameters_.end(),
-                  [&tensor = tensor](const Parameter& known) { return known.tensor.is_same(tensor); })) {
+void Reducer::refuse_outdated(const NamedTensor& parameter,
+                              const torch_compat::NodeHandle& accumulator) const {
+  const auto& accumulators = hooks_->accumulators();
+  if (std::find(accumulators.begin(), accumulators.end(), accumulator) != accumulators.end()) return;
+  const auto& [name, tensor] = parameter;
+  if (std::any_of(parameters().begin(), parameters().end(),
+                  [&tensor = tensor](const NamedTensor& known) { return known.tensor.is_same(tensor); })) {
     fail_usage(
         "this backward belongs to a forward that ran before the model was changed (parameter '{}' was loaded or converted); call forward again",
         name);

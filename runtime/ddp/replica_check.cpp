@@ -73,11 +73,11 @@ ReplicaCheck::ReplicaCheck(comm::Communicator& host_communicator, comm::Communic
   if (every < 0) fail_usage("check_replicas_every is {}; it must be 0 (never) or more", every);
 }
 
-void ReplicaCheck::compare(std::int64_t step) {
+void ReplicaCheck::compare(const std::vector<NamedTensor>& parameters, std::int64_t step) {
   if (every_ == 0 || host_communicator_.size() == 1 || ++steps_ % every_ != 0) return;
   const torch::NoGradGuard no_grad;
   std::uint64_t hash =
-      parameters_.front().tensor.is_cpu() ? hash_on_cpu(parameters_) : hash_on_device(parameters_);
+      parameters.front().tensor.is_cpu() ? hash_on_cpu(parameters) : hash_on_device(parameters);
   std::vector<std::uint64_t> all(static_cast<std::size_t>(host_communicator_.size()));
   host_communicator_.all_gather({&hash, 1, comm::DataType::i64}, all.data(), "the hashes of the parameters")
       ->wait();
@@ -87,15 +87,15 @@ void ReplicaCheck::compare(std::int64_t step) {
   const auto ranks = std::count_if(all.begin(), all.end(), differs);
   fail(
       "the ranks' models have drifted apart before step {}: {}{}; such ranks have other processors or numbers of threads, or the program changes parameters on some ranks only, for example by an optimizer step without a synchronised backward; check_replicas_every = 0 trains on without a comparison",
-      step, describe(static_cast<int>(other - all.begin()), largest_difference_from_rank_0()),
+      step, describe(static_cast<int>(other - all.begin()), largest_difference_from_rank_0(parameters)),
       ranks == 1 ? "" : fmt::format("; {} ranks differ from rank 0", ranks));
 }
 
 // "'layer.weight' by up to 1e-09"
-std::string ReplicaCheck::largest_difference_from_rank_0() {
+std::string ReplicaCheck::largest_difference_from_rank_0(const std::vector<NamedTensor>& parameters) {
   double largest = 0;
   std::string difference = "bits that make no difference";  // such as -0 and 0
-  for (const auto& [name, tensor] : parameters_) {
+  for (const auto& [name, tensor] : parameters) {
     const torch::Tensor first = tensor.detach().clone();
     broadcast_from(device_communicator_, 0, {{name, first}}, "parameter to compare");
     const double mine = largest_difference(tensor.detach(), first);

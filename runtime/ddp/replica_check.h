@@ -24,22 +24,18 @@ class ReplicaCheck {
   ReplicaCheck(comm::Communicator& host_communicator, comm::Communicator& device_communicator,
                std::int64_t every);
 
-  /// The parameters to compare from now on.
-  void set_parameters(std::vector<NamedTensor> parameters) { parameters_ = std::move(parameters); }
-
   /// All ranks call it at the end of each synchronised backward. Compares in every so many calls. Throws Error on all
   /// ranks, naming a rank, its node and a parameter, if the parameters differ.
-  void compare(std::int64_t step);
+  void compare(const std::vector<NamedTensor>& parameters, std::int64_t step);
 
  private:
-  std::string largest_difference_from_rank_0();
+  std::string largest_difference_from_rank_0(const std::vector<NamedTensor>& parameters);
   std::string describe(int rank, const std::string& difference);
 
   comm::Communicator& host_communicator_;
   comm::Communicator& device_communicator_;
   std::int64_t every_;
   std::int64_t steps_ = 0;
-  std::vector<NamedTensor> parameters_;
 };
 
 }  // namespace lockstep::ddp

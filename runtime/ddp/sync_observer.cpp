@@ -58,7 +58,8 @@ std::vector<std::uint64_t> SyncObserver::to_compare() {
   return durations;
 }
 
-void SyncObserver::received(std::span<const DurationRange> compared) {
+void SyncObserver::received(std::vector<DurationRange> compared) {
+  if (!on_device_) compared_ = std::move(compared);
   if (!on_device_ || compared.empty()) return;
   DeviceBackward backward = std::move(comparing_.front());
   comparing_.pop_front();
@@ -79,8 +80,7 @@ void SyncObserver::take_share(const std::optional<Lateness::StepTimes>& newest) 
   timer_.add_collective(*collective_, bytes, share_.transfer_ns);
 }
 
-void SyncObserver::finish(std::span<const DurationRange> compared,
-                          std::optional<record::Collective> collective) {
+void SyncObserver::finish(std::optional<record::Collective> collective) {
   collective_ = collective;
   trace_.finished_ns = monotonic_ns();
   if (on_device_) {
@@ -101,7 +101,7 @@ void SyncObserver::finish(std::span<const DurationRange> compared,
                           .ended_ns = times.ended_ns,
                           .late_rank = times.late_rank});
   }
-  take_share(lateness_.end_step(std::move(reductions), trace_.backward_ended_ns, compared));
+  take_share(lateness_.end_step(std::move(reductions), trace_.backward_ended_ns, compared_));
 }
 
 }  // namespace lockstep::ddp

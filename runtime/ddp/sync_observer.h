@@ -39,11 +39,11 @@ class SyncObserver {
   /// The first operation of a reduction has ended, and a later stage of it ended now.
   void reduced(std::size_t bucket, const comm::WorkTimes& times) { times_[bucket] = times; }
   void stage_ended(std::size_t bucket);
-  /// On a device: the ranges of what to_compare() gave when the message that was received now was sent.
-  void received(std::span<const DurationRange> compared);
-  /// `compared`: the ranges of what to_compare() gave. `collective`: the kind of all
-  /// operations, if they have one.
-  void finish(std::span<const DurationRange> compared, std::optional<record::Collective> collective);
+  /// The ranges of what to_compare() gave when the message that was received now was sent: this backward's, on a device that
+  /// of an earlier one.
+  void received(std::vector<DurationRange> compared);
+  /// `collective`: the kind of all operations, if they have one.
+  void finish(std::optional<record::Collective> collective);
 
   /// Durations of the previous step, on a device of an earlier one, that the ranks must compare in this one (StepMessage).
   /// Called once in each.
@@ -63,6 +63,7 @@ class SyncObserver {
   CommShare share_;
   std::vector<std::uint64_t> ready_ns_;  // by parameter
   std::vector<comm::WorkTimes> times_;   // by bucket
+  std::vector<DurationRange> compared_;  // on the CPU
   std::unique_ptr<DeviceTimes> device_;
   bool on_device_ = false;
   bool measured_latency_ = false;
