@@ -246,14 +246,22 @@ TEST_F(ExchangeFaults, FilesThatChangedBeforeTheirReaderLeftAreNotPublished) {
       if (changes) write("files/c", std::string(3 * kChunk, 'y'));
       write(served.filename(), "");
     });
+    // Not before node 0 has taken what was served: it would read all of it from the source.
+    const fs::path taken = folder_ / (changes ? "taken2" : "taken1");
     const auto leaves = [&] {
-      while (!fs::exists(served)) std::this_thread::sleep_for(milliseconds(1));
+      while (!fs::exists(served) || !fs::exists(taken)) std::this_thread::sleep_for(milliseconds(1));
     };
     NodeChange fake;
     fake.instead = [&](const NodesOptions& nodes) {
       take_part(nodes, SourceState::needs, gives_all, false, leaves);
     };
-    auto ends = put_on(3, files, {{2, fake}});
+    NodeChange takes;
+    takes.options = [&](PutOptions& options) {
+      options.on.progress = [&](const std::string&, const PutProgress& now) {
+        if (now.from_peers >= 6 * kChunk) write(taken.filename(), "");
+      };
+    };
+    auto ends = put_on(3, files, {{0, takes}, {2, fake}});
     ends.pop_back();
     if (!changes) {
       EXPECT_LT(expect_good(ends, files), 3 * 3 * kChunk) << "this test needs a reader that leaves";
