@@ -51,6 +51,7 @@ class MicroBatch:
     def __init__(self, line, index, batches, sampler):
         self.step, self.index, self.count = line["step"], index, len(batches)
         self.samples = batches[index]
+        self._last = index + 1 == self.count
         self.tokens, self.rank_tokens, self.rank_padding = line["tokens"], line["rank_tokens"], line["rank_padding"]
         self._scale = sampler.world_size / line["loss_tokens"] if self.samples and line["loss_tokens"] else 0.0
         self._equal, self._state, self._read = sampler.equal_micro_batches, line["state"], sampler._read
@@ -63,14 +64,14 @@ class MicroBatch:
     @property
     def last_of_step(self):
         self._read.add("last_of_step")
-        return self.index + 1 == self.count
+        return self._last
 
     def no_sync_unless_last(self, ddp):
         """For `with`, around forward and backward: ranks communicate in the last micro-batch of a step only."""
         if getattr(ddp, "static_graph", False) and not self._equal:
             raise Error("DistributedDataParallel(static_graph=True) needs equally many micro-batches on all ranks: leave it out, or "
                         "use BatchSampler(equal_micro_batches=True)")
-        return contextlib.nullcontext() if self.index + 1 == self.count else ddp.no_sync()
+        return contextlib.nullcontext() if self._last else ddp.no_sync()
 
 
 class BatchSampler:
@@ -262,15 +263,15 @@ class _Loop:
             if sampler._ahead is not ahead or not ahead:
                 raise Error("the loader was iterated elsewhere: give micro_batches() the DataLoader itself, and end this loop first")
             micro = ahead.popleft()
-            if last := micro.index + 1 == micro.count:
+            if micro._last:
                 sampler._position = micro._state
             yield batch, micro
-            if last and _training():
+            if micro._last and _training():
                 if "scale" not in micro._read:
                     sampler._print("no loss was multiplied by micro.scale: (loss * micro.scale).backward(), with a sum and not a mean")
                 if micro.count > 1 and not micro._equal and "last_of_step" not in micro._read:
-                    sampler._print("ranks may hang, or their weights differ: put forward and backward into `with micro.no_sync_unless_last(ddp):`, and the "
-                                   "optimizer's step after `if micro.last_of_step:`")
+                    sampler._print("ranks may hang, or their weights differ: put forward and backward into "
+                                   "`with micro.no_sync_unless_last(ddp):`, and the optimizer's step after `if micro.last_of_step:`")
         sampler._start = None
         if _training():
             sampler._trained = sampler.epoch

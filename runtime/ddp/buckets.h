@@ -1,5 +1,5 @@
-// The gradients of a model's parameters, in buckets that travel one after the other: which parameter is in which bucket, and
-// the memory of the buckets. They have memory once the order is known in which gradients arrive.
+// The gradients of a model's parameters, in buckets that travel one after the other: the bucket of each parameter, and the
+// memory of the buckets. They get memory when the order of the gradients is known.
 //
 // Threads: the training thread, and the thread that runs backward while the training thread waits for it.
 #pragma once
@@ -33,7 +33,7 @@ class Buckets {
           std::vector<NamedTensor> parameters);
 
   const std::vector<NamedTensor>& parameters() const { return parameters_; }
-  /// In the order in which they travel.
+  /// In the order of travel.
   std::vector<Bucket>& list() { return buckets_; }
   /// The names of each bucket's parameters.
   std::vector<std::vector<std::string>> layout() const;

@@ -112,21 +112,23 @@ void SourceFiles::read_range(int fd, const Extent& extent, ByteRange range, std:
 }
 
 void SourceFiles::check_unchanged(bool all) {
-  parallel_for(files_.size(), kManyAtOnce, [&](std::size_t file) {
-    FileState seen;
-    if (all && files_[file].state) seen = *files_[file].state;
-    {
-      const std::lock_guard lock(mutex_);
-      if (const auto first = first_.find(file); first != first_.end()) seen = first->second;
+  std::vector<std::pair<std::size_t, FileState>> seen;
+  {
+    const std::lock_guard lock(mutex_);
+    seen.assign(first_.begin(), first_.end());
+    for (std::size_t file = 0; all && file < files_.size(); ++file) {
+      if (files_[file].state && !first_.contains(file)) seen.emplace_back(file, *files_[file].state);
     }
-    if (seen == FileState()) return;
+  }
+  parallel_for(seen.size(), kManyAtOnce, [&](std::size_t i) {
+    const auto& [file, state] = seen[i];
     const std::filesystem::path path = folder_ / files_[file].name;
     struct stat status {};
     retry([&] {
       const PendingCall call(path);
       if (::stat(path.c_str(), &status) != 0) fail_errno("cannot stat {}", path.string());
     });
-    if (!seen.fits(FileState::of(status))) fail_changed(path);
+    if (!state.fits(FileState::of(status))) fail_changed(path);
   });
 }
 
