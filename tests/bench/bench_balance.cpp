@@ -259,6 +259,7 @@ void run_case(LanguageModel& model, const List& list, const PlanOptions& options
         {"steps", measured.steps.size()},
         {"runs", settings.runs}};
     Tool::print(line);
+    std::fflush(stdout);  // a case takes minutes
   }
 }
 

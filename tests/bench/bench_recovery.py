@@ -14,7 +14,8 @@ from ranks import Failure, say
 from recovery_jobs import Cluster, Job
 
 MODEL = "text_lm --cap 64 --json --deterministic"
-SAVING = "--checkpoint checkpoints-$SLURM_JOB_ID --checkpoint-local /mnt/local/checkpoints --checkpoint-steps {every}"
+SAVING = "--checkpoint checkpoints-$SLURM_JOB_ID --checkpoint-steps {every}"
+LOCAL = " --checkpoint-local /mnt/local/checkpoints"
 FAULTS = ("rank", "node", "first_node", "stopped", "exception", "disk")
 WITNESS = {"first_node": ("n2", 2)}  # a node that is not lost, and its first rank
 
@@ -23,14 +24,15 @@ def arguments():
     parser = program.parser("bench_recovery", __doc__)
     parser.add_argument("--faults", default=",".join((*FAULTS, "none")), help="some of these (default: all)")
     parser.add_argument("--checkpoint-steps", type=int, default=1)
+    parser.add_argument("--local", action="store_true", help="write checkpoints to the node's disk first, as in the case disk")
     parser.add_argument("--timeout", type=int, default=20, help="LOCKSTEP_TIMEOUT, which finds a stopped rank")
     parser.add_argument("--turns", type=int, default=5, help="of lockstep-run and srun without a fault")
-    parser.add_argument("--steps", type=int, default=200, help="of each of these turns")
+    parser.add_argument("--steps", type=int, default=100, help="of each of these turns")
     parser.add_argument("--wait", type=int, default=400, help="seconds that one job may take")
     chosen = parser.parse_args()
-    chosen.size = "--width 512 --layers 6 --heads 8"
+    chosen.size, chosen.smaller = "--width 512 --layers 6 --heads 8", "--width 256 --layers 4 --heads 4"
     if chosen.quick:
-        chosen.size, chosen.faults, chosen.turns, chosen.steps = "", "rank,none", 1, 20
+        chosen.size, chosen.smaller, chosen.faults, chosen.turns, chosen.steps = "", "", "rank,none", 1, 20
     chosen.faults = chosen.faults.split(",")
     if unknown := set(chosen.faults) - {*FAULTS, "none"}:
         parser.error("--faults: unknown: " + ", ".join(sorted(unknown)))
@@ -75,7 +77,8 @@ def strike(cluster, fault):
 
 
 def recover(cluster, chosen, fault):
-    saving = SAVING.format(every=chosen.checkpoint_steps)
+    local = chosen.local or fault == "disk"
+    saving = SAVING.format(every=chosen.checkpoint_steps) + (LOCAL if local else "")
     command = f"lockstep-run --pause 0 --spares 1 ${{start[@]}} {MODEL} {chosen.size} --steps 100000 {saving}"
     job = Job(cluster, command, 3, chosen.wait, chosen.timeout)
     node, rank = WITNESS.get(fault, ("n1", 0))
@@ -104,7 +107,7 @@ def recover(cluster, chosen, fault):
               "first_step": first_step - again["at"], "all": first_step - struck,
               "step": (dead.ends[-1] - dead.ends[0]) / (len(dead.ends) - 1)}  # fmt: skip
     yield {"bench": "recovery", "fault": fault, "ranks": 4, "nodes": 2, **{f"{part}_seconds": round(took, 3) for part, took in lasted.items()},
-           "steps_lost": dead.steps - again["loaded"]}  # fmt: skip
+           "local": local, "steps_lost": dead.steps - again["loaded"]}  # fmt: skip
     cluster.slurm("scancel", job.id)
     if fault == "node":
         heal()
@@ -114,7 +117,7 @@ def recover(cluster, chosen, fault):
 def compare(cluster, chosen):
     """Turns of srun and lockstep-run: time of a step, from the start to the end, and processor time of the launcher. An idle
     launcher costs less than the noise of a step, so its processor time is the surer number."""
-    program_line = f"${{start[@]}} {MODEL} --steps {chosen.steps}"
+    program_line = f"${{start[@]}} {MODEL} {chosen.smaller} --steps {chosen.steps}"
     commands = ["TIMEFORMAT='took %R %U %S'"]
     for _ in range(chosen.turns):
         commands += [f"time {launcher} {program_line}" for launcher in ("srun", "lockstep-run")]

@@ -60,6 +60,7 @@ def arguments():
     parser.add_argument("--lost", default="", help="NODE@FRACTION: this node is lost when it has that share of the data")
     parser.add_argument("--standard", action="store_true", help="all cases of docs/benchmarks.md instead, with 100 GB and 1 GB")
     parser.add_argument("--source-bandwidth", default="100e9", help="bytes per second of the source (default 100e9)")
+    parser.add_argument("--reader-bandwidth", type=float, default=0, help="bytes per second that one node reads (default: those of its link)")
     parser.add_argument("--latency", default="50e-6", help="of a message, in seconds (default 50e-6)")
     parser.add_argument(
         "--cores", type=int, default=0, help="cores of a node, whose encryption limits the link (default 0: the link alone)"
@@ -392,7 +393,7 @@ def simulate(world):
     for case in simulated(chosen):
         options = {
             "nodes": chosen.simulate, "bytes": "100e9,1e9" if chosen.standard else chosen.bytes, "bandwidth": limited_link(chosen),
-            "source-bandwidth": chosen.source_bandwidth, "latency": chosen.latency, **case,
+            "source-bandwidth": chosen.source_bandwidth, "reader-bandwidth": chosen.reader_bandwidth, "latency": chosen.latency, **case,
         }  # fmt: skip
         command = [world.programs / "bench_stage_scale"]
         for name, value in options.items():

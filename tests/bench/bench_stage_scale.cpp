@@ -28,6 +28,8 @@ namespace {
 using simulation::WorldEnd;
 using simulation::WorldOptions;
 
+constexpr double kChunkBytes = 4 << 20;  // in the product; fewer bytes are divided into smaller ones
+
 struct Settings {
   std::uint32_t nodes = 64;
   std::size_t sources = 1;
@@ -35,6 +37,7 @@ struct Settings {
   std::vector<double> bytes{100e9};  ///< of the data that is played: one line for each
   double link = 12.5e9;              ///< bytes a second that a node sends
   double source = 100e9;             ///< bytes a second that all nodes together read
+  double reader = 0;                 ///< that one node reads; 0: as fast as its link
   double latency = 50e-6;            ///< of a message, in seconds
 };
 
@@ -97,8 +100,8 @@ WorldOptions ring_of(const Settings& settings) {
   options.faults = false;
   options.nodes = settings.nodes;
   options.sources = settings.sources;
-  options.chunks = std::max<std::size_t>(std::size_t{8} * settings.nodes, settings.sources);
-  options.link = options.reader = settings.link;
+  options.link = settings.link;
+  options.reader = settings.reader > 0 ? settings.reader : settings.link;
   options.source = settings.source;
   options.latency = settings.latency;
   options.disk = 1e15;
@@ -141,6 +144,8 @@ void run(const Settings& settings) {
   const RoundsCost cost = hold_rounds(settings);
   const bool held = !options.holders.empty() || options.rotating;
   for (const double bytes : settings.bytes) {
+    const auto chunks = static_cast<std::size_t>(bytes / kChunkBytes);
+    options.chunks = std::max({chunks, std::size_t{8} * settings.nodes, settings.sources});
     options.chunk_bytes = bytes / static_cast<double>(options.chunks);
     const WorldEnd end = simulation::play(options);
     if (!end.problem.empty()) fail("{}", end.problem);
@@ -182,6 +187,7 @@ int main(int argc, char** argv) {
   app.add_option("--bytes", settings.bytes)->delimiter(',');
   app.add_option("--bandwidth", settings.link);
   app.add_option("--source-bandwidth", settings.source);
+  app.add_option("--reader-bandwidth", settings.reader);
   app.add_option("--latency", settings.latency);
   CLI11_PARSE(app, argc, argv);
   try {

@@ -2,7 +2,7 @@
 # Measures communicator, DDP, staging, planner, loader, launch and pinning for docs/benchmarks and rewrites the tables and
 # pictures there: about an hour, as root (three of the cases need the embedded cluster, others drop the page cache and mount
 # the metered file system), on a machine that does nothing else.
-# Usage: tests/bench/measure.sh [allreduce] [ddp] [nodes] [model] [staging] [faults] [scale] [planner] [loader] [main_job] [launch] [pin] [recovery] [page]
+# Usage: tests/bench/measure.sh [allreduce] [ddp] [nodes] [model] [staging] [faults] [scale] [planner] [loader] [main_job] [launch] [pin] [monitoring] [recovery] [page]
 # Default: all.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -73,6 +73,8 @@ main_job() {
 }
 launch() { into launch $bin/bench_launch --json --turns 161; }
 pin() { into pin $bin/bench_pin --json; }
+# Six minutes; Prometheus needs several GB.
+monitoring() { into monitoring $bin/bench_monitoring --json --interval 30 --scrapes 10; }
 recovery() { into recovery $bin/bench_recovery --json; }
 # The pages, and the lines that they are made of.
 page() {
@@ -80,13 +82,13 @@ page() {
   tar --sort=name --owner=0 --group=0 --mtime=2026-01-01 -C $data --exclude='*.new' --exclude=step_model.json -cJf docs/benchmarks/data.tar.xz .
 }
 
-[ $# -gt 0 ] || set -- allreduce ddp nodes model staging faults scale planner balance loader main_job launch pin recovery page
+[ $# -gt 0 ] || set -- allreduce ddp nodes model staging faults scale planner balance loader main_job launch pin monitoring recovery page
 for part in "$@"; do
   case "$part" in
-    allreduce | ddp | nodes | model | staging | faults | scale | planner | balance | loader | main_job | launch | pin | recovery | page) "$part" ;;
+    allreduce | ddp | nodes | model | staging | faults | scale | planner | balance | loader | main_job | launch | pin | monitoring | recovery | page) "$part" ;;
     *)
       echo "measure.sh: '$part' must be one of allreduce, ddp, nodes, model, staging, faults, scale, planner, balance, loader, main_job, launch," \
-        "pin, recovery, page" >&2
+        "pin, monitoring, recovery, page" >&2
       exit 2
       ;;
   esac

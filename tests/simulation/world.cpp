@@ -6,6 +6,7 @@ namespace {
 constexpr double kTimeLimit = 7200;
 constexpr int kReaders = 4;
 constexpr std::size_t kBuffers = 16;
+constexpr double kSocketBuffer = 4 << 20;  // bytes of a connection that its receiver has not taken yet
 
 }  // namespace
 
@@ -243,7 +244,7 @@ void World::store(Node& node, std::size_t chunk, Bytes bytes) {
   if (node.place == options_.killed &&
       static_cast<double>(node.stored) >= options_.killed_at * static_cast<double>(options_.chunks))
     return end(node, "killed");
-  if (!node.inbox.empty()) {
+  while (!node.inbox.empty() && node.storing < kBuffers) {
     const Action action = std::move(node.inbox.front());
     node.inbox.pop_front();
     action();
@@ -265,6 +266,8 @@ void World::pump_sends(Node& node) {
     return;
   }
   if (!node.ring || !node.asked_chunks) return;
+  const auto buffered = static_cast<std::size_t>(kSocketBuffer / options_.chunk_bytes);
+  if (node.on_the_way.size() > std::max<std::size_t>(buffered, 1)) return;
   const bool idle = node.ring->idle();
   const std::optional<std::size_t> chunk = node.ring->next_send();
   if (!chunk) return;
@@ -327,13 +330,13 @@ void World::deliver(Node& node, std::uint64_t generation, std::size_t c, Bytes b
     return;
   const auto done = [this, &node, c, generation] {
     if (generation != node.asked) return;
-    node.sending = false;
     node.on_the_way.erase(c);
     pump_sends(node);
   };
+  node.sending = false;
   after(options_.latency, [this, &successor, generation, c, bytes, idle, done] {
     if (!successor.running) return;
-    if (successor.storing >= kBuffers) {
+    if (successor.storing >= kBuffers || !successor.inbox.empty()) {
       // The connection is full until the successor takes the chunk.
       successor.inbox.push_back([this, &successor, generation, c, bytes, idle, done] {
         arrive(successor, generation, c, bytes, idle);
@@ -346,6 +349,7 @@ void World::deliver(Node& node, std::uint64_t generation, std::size_t c, Bytes b
       done();
     });
   });
+  pump_sends(node);
 }
 
 void World::arrive(Node& node, std::uint64_t generation, std::size_t chunk, Bytes bytes, bool idle) {
