@@ -6,36 +6,103 @@
 //                    NewCopy            the copy of the files; publish() returns it as a found one
 //
 // find_or_copy() does all of it on one node. Nodes that share the work do the same steps with exchanges in
-// between (cooperative_put.h).
+// between (put.cpp).
 //
-// Threads: PutTally from any.
+// Threads: Heartbeat and PutTally from any.
 #pragma once
 
+#include <sys/stat.h>
+
+#include <chrono>
+#include <condition_variable>
 #include <cstdint>
 #include <filesystem>
 #include <mutex>
+#include <set>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "common/clock.h"
+#include "common/pending_calls.h"
+#include "common/thread.h"
 #include "staging/cache/store.h"
-#include "staging/transfer/copy/chunk_buffers.h"
-#include "staging/transfer/copy/limit.h"
-#include "staging/transfer/heartbeat.h"
-#include "staging/transfer/put_options.h"
+#include "staging/transfer/copy/limits.h"
+#include "staging/transfer/put.h"
 #include "staging/transfer/source.h"
 
 namespace lockstep::transfer {
 
+/// Shows other processes that this one, which holds locks, is working. It may work without copying: it waits for other nodes,
+/// reads a copy back, or removes old objects. Processes that wait for a lock look at the time of the lock file (Store::lock()).
+/// It starts its thread with the first file, and has joined it when the destructor returns.
+class Heartbeat {
+ public:
+  /// Touches the open files once in each `beat`, except while a system call of this process has been pending for longer
+  /// than `call_timeout`.
+  explicit Heartbeat(std::chrono::milliseconds call_timeout,
+                     std::chrono::milliseconds beat = std::chrono::seconds(1))
+      : call_timeout_(call_timeout), beat_(beat), calls_(PendingCalls::of_this_process()) {}
+
+  /// A file that is touched until this object ends.
+  class Beating {
+   public:
+    Beating() = default;
+    Beating(Heartbeat& heartbeat, int fd) : heartbeat_(&heartbeat), fd_(fd) {}
+    Beating(Beating&& other) noexcept { *this = std::move(other); }
+    Beating& operator=(Beating&& other) noexcept {
+      std::swap(heartbeat_, other.heartbeat_);
+      std::swap(fd_, other.fd_);
+      return *this;
+    }
+    Beating(const Beating&) = delete;
+    Beating& operator=(const Beating&) = delete;
+    ~Beating() {
+      if (heartbeat_ != nullptr) heartbeat_->stop_touching(fd_);
+    }
+
+   private:
+    Heartbeat* heartbeat_ = nullptr;
+    int fd_ = -1;
+  };
+
+  /// The file must stay open, and this heartbeat must live, as long as the result.
+  Beating touch(int fd) {
+    const std::lock_guard lock(mutex_);
+    files_.insert(fd);
+    if (!thread_.joinable())
+      thread_ = new_thread<std::jthread>([this](const std::stop_token& stop) { run(stop); });
+    return {*this, fd};
+  }
+
+ private:
+  void stop_touching(int fd) {
+    const std::lock_guard lock(mutex_);
+    files_.erase(files_.find(fd));
+  }
+  void run(const std::stop_token& stop) {
+    const int checks = static_cast<int>(call_timeout_ / beat_);
+    std::condition_variable_any ended;
+    std::unique_lock lock(mutex_);
+    while (!stop.stop_requested()) {
+      if (!calls_.look(checks)) {
+        for (const int fd : files_) ::futimens(fd, nullptr);
+      }
+      ended.wait_for(lock, stop, beat_, [] { return false; });
+    }
+  }
+
+  std::chrono::milliseconds call_timeout_;
+  std::chrono::milliseconds beat_;
+  PendingCalls calls_;
+  std::mutex mutex_;
+  std::multiset<int> files_;
+  std::jthread thread_;
+};
+
 /// A good copy of a source on this node. It is not removed while this object lives.
-struct FoundCopy {
-  std::string object;           ///< its name in the cache
-  std::filesystem::path files;  ///< the folder of its files
-  std::filesystem::path path;   ///< `files`, or the one file that the user named
-  std::uint64_t bytes = 0;
-  bool shared = false;  ///< it is in the shared store
-  bool hit = true;      ///< it was there before
-  std::string version;  ///< source_version() (manifest.h)
+struct FoundCopy : CopyFacts {
+  std::filesystem::path files;  ///< the folder of its files: `path`, unless the user named one file
   cache::ObjectLock lock;
 };
 
@@ -55,7 +122,7 @@ class PutTally {
     const std::lock_guard lock(mutex_);
     result_.*field += bytes;
   }
-  /// The result, except for the fields that FoundCopy has.
+  /// The result, without its CopyFacts.
   PutResult result() const {
     const std::lock_guard lock(mutex_);
     PutResult result = result_;

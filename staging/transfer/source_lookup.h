@@ -1,9 +1,11 @@
-// The first steps of a put: which object of the cache is the copy of a source, and whether this node has it.
+// The first steps of a put: which object of the cache is the copy of a source, and whether this node has a good one.
 //
-// Threads: one at a time.
+// Threads: SourceLookup one at a time; functions are safe from any. check_copy() starts its own threads.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -11,26 +13,25 @@
 #include <vector>
 
 #include "staging/cache/shared.h"
-#include "staging/transfer/heartbeat.h"
-#include "staging/transfer/manifest.h"
+#include "staging/transfer/put.h"
 #include "staging/transfer/put_context.h"
+#include "staging/transfer/source.h"
 
 namespace lockstep::transfer {
+
+/// Checks the files of an object in `folder`: against their index, or else against the object.json beside it.
+/// Throws Error that names the damaged file. A full check calls `checked` after each file, with its bytes, from
+/// several threads.
+void check_copy(const std::filesystem::path& folder, Verify verify, int threads,
+                const std::function<void(std::uint64_t bytes)>& checked = {});
 
 /// Looks at the source on this node.
 Manifest look_at_source(const PutContext& context);
 
-/// The source as one node saw it, for the others.
-struct SourceIdentity {
-  std::string node;    ///< that looked
-  std::string object;  ///< the name of the object
-  bool packed = false;
-  std::string version;  ///< source_version() (manifest.h)
-};
-
-/// Takes over what another node saw; the list of files is still missing. Throws Error if this node sees
-/// another index there.
-Manifest adopt_identity(const PutContext& context, const SourceIdentity& identity);
+/// Takes over what another node saw: the name of the object, whether it is a pack, and source_version(). The list of files is
+/// still missing. Throws Error if this node sees another index there.
+Manifest adopt_identity(const PutContext& context, const std::string& node, const std::string& object,
+                        bool packed, const std::string& version);
 
 /// Throws Error if this node cannot read the source, even if its data comes from other nodes.
 void check_readable(const PutContext& context);
@@ -80,6 +81,7 @@ class SourceLookup {
   FoundCopy found(cache::ObjectLock lock, bool shared);
   cache::ObjectInfo info(bool shared, bool brief) const;
   cache::ObjectLock lock(FileSystem::LockKind kind, bool wait);
+  CopyLock beating(cache::ObjectLock lock, std::string incoming = {}) const;
 
   const PutContext& context_;
   Manifest manifest_;

@@ -1,6 +1,6 @@
 #include <fmt/format.h>
 
-#include "staging/transfer/exchange/chunk_shares.h"
+#include "staging/transfer/copy/chunk_plan.h"
 #include "tests/simulation/world.h"
 
 namespace lockstep::simulation {
