@@ -21,7 +21,6 @@
 #include "staging/transfer/copy/chunk_store.h"
 #include "staging/transfer/copy/copied_files.h"
 #include "staging/transfer/copy/limits.h"
-#include "staging/transfer/put_context.h"
 #include "staging/transfer/source.h"
 #include "staging/transfer/source_lookup.h"
 

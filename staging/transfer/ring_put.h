@@ -20,7 +20,7 @@
 #include "staging/transfer/exchange/ring.h"
 #include "staging/transfer/exchange/ring_client.h"
 #include "staging/transfer/new_copy.h"
-#include "staging/transfer/put_context.h"
+#include "staging/transfer/source_lookup.h"
 
 namespace lockstep::transfer {
 

@@ -19,7 +19,6 @@
 #include "staging/pack/formats/format_check.h"
 #include "staging/pack/index.h"
 #include "staging/pack/locate.h"
-#include "staging/transfer/copy/copied_files.h"
 #include "staging/transfer/copy/parallel.h"
 
 namespace lockstep::transfer {
@@ -401,6 +400,31 @@ void list_from_text(const std::string& text, Manifest& manifest) {
   } catch (const nlohmann::json::exception& error) {
     fail("cannot parse the list of files: {}", error.what());
   }
+}
+
+ByteRange next_data(int fd, std::uint64_t begin, std::uint64_t end) {
+  const off_t data = ::lseek(fd, static_cast<off_t>(begin), SEEK_DATA);
+  if (data < 0) return errno == ENXIO ? ByteRange{end, end} : ByteRange{begin, end};
+  const std::uint64_t first = std::max(begin, static_cast<std::uint64_t>(data));
+  if (first >= end) return {end, end};
+  const off_t hole = ::lseek(fd, static_cast<off_t>(first), SEEK_HOLE);
+  if (hole < 0 || static_cast<std::uint64_t>(hole) <= first) return {first, end};
+  return {first, std::min(end, static_cast<std::uint64_t>(hole))};
+}
+
+std::uint64_t bytes_of_holes(const std::filesystem::path& file, const struct stat& status) {
+  const auto size = static_cast<std::uint64_t>(status.st_size);
+  // A file system that compresses also occupies less.
+  if (size < kHoleBytes || static_cast<std::uint64_t>(status.st_blocks) * S_BLKSIZE >= size) return 0;
+  const UniqueFd fd(::open(file.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
+  if (!fd) return 0;
+  std::uint64_t stored = 0;
+  for (std::uint64_t at = 0; at < size;) {
+    const ByteRange data = next_data(fd.get(), at, size);
+    stored += data.end - data.begin;
+    at = data.end;
+  }
+  return size - stored;
 }
 
 }  // namespace lockstep::transfer

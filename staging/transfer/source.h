@@ -156,4 +156,20 @@ std::string list_to_text(const Manifest& manifest);
 /// The reverse. Throws Error if the text is damaged, or if a name leads out of the folder.
 void list_from_text(const std::string& text, Manifest& manifest);
 
+/// Returns how many bytes of a file lie in holes: 0 if it has none, cannot be opened, or its file system cannot tell.
+/// Opens only files that occupy less than their length. `status` is the file's.
+std::uint64_t bytes_of_holes(const std::filesystem::path& file, const struct stat& status);
+
+/// The bytes in which holes of copies are made.
+inline constexpr std::size_t kHoleBytes = 4096;
+
+struct ByteRange {
+  std::uint64_t begin = 0;
+  std::uint64_t end = 0;
+};
+
+/// Returns the first data in [begin, end): empty at `end` if there is only a hole. If the file system cannot tell,
+/// everything is data.
+ByteRange next_data(int fd, std::uint64_t begin, std::uint64_t end);
+
 }  // namespace lockstep::transfer

@@ -51,19 +51,6 @@ class OpenFiles {
       files_;  // copied in this order, so the first one is closed first
 };
 
-/// Returns how many bytes of a file lie in holes: 0 if it has none, cannot be opened, or its file system cannot tell.
-/// Opens only files that occupy less than their length. `status` is the file's.
-std::uint64_t bytes_of_holes(const std::filesystem::path& file, const struct stat& status);
-
-struct ByteRange {
-  std::uint64_t begin = 0;
-  std::uint64_t end = 0;
-};
-
-/// Returns the first data in [begin, end): empty at `end` if there is only a hole. If the file system cannot tell,
-/// everything is data.
-ByteRange next_data(int fd, std::uint64_t begin, std::uint64_t end);
-
 /// The files on this node's disk. Chunks bypass the page cache (O_DIRECT) if the file system allows it, which is several times
 /// faster on a node's own disk and leaves memory to the job. Holes of a sparse file, such as most of an LMDB map, stay holes.
 class LocalFiles {

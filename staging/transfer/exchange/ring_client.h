@@ -19,7 +19,7 @@
 #include "staging/pack/digest.h"
 #include "staging/transfer/exchange/exchange.h"
 #include "staging/transfer/exchange/ring_node.h"
-#include "staging/transfer/put_context.h"
+#include "staging/transfer/source_lookup.h"
 
 namespace lockstep::transfer {
 

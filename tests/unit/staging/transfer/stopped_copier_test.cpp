@@ -12,7 +12,7 @@
 
 #include "staging/cache/store.h"
 #include "staging/transfer/put.h"
-#include "staging/transfer/put_context.h"
+#include "staging/transfer/source_lookup.h"
 #include "tests/unit/staging/staging_world.h"
 
 namespace lockstep::transfer {

@@ -1,5 +1,3 @@
-#include "staging/transfer/put.h"
-
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -14,6 +12,7 @@
 #include "common/leaf/split.h"
 #include "staging/transfer/copy/parallel.h"
 #include "staging/transfer/new_copy.h"
+#include "staging/transfer/put.h"
 #include "staging/transfer/ring_put.h"
 
 namespace lockstep::transfer {
