@@ -287,7 +287,7 @@ std::vector<ManifestFile> NewCopy::list_files() {
 void NewCopy::check_shards_at_source() const {
   const fs::path& folder = context_.source.folder;
   const pack::Index index = pack::Index::load(index_in(begun_), context_.source.index_file());
-  parallel_for(index.shards(), PutContext::kMaxSourceThreads, [&](std::size_t s) {
+  parallel_for(index.shards(), kManyAtOnce, [&](std::size_t s) {
     retry_source(context_.options.source_pause, [&] {
       const PendingCall call(folder);
       pack::check_shard_size(folder, index, s);
@@ -310,9 +310,9 @@ void NewCopy::report_names() {
 int NewCopy::threads() const {
   constexpr int kThreads = 4;
   constexpr std::uint64_t kSmall = 1U << 18U;
-  if (context_.options.threads > 0) return std::min(context_.options.threads, PutContext::kMaxSourceThreads);
+  if (context_.options.threads > 0) return std::min(context_.options.threads, kManyAtOnce);
   const bool small = plan_.files() > 16 && plan_.total_bytes() / plan_.files() < kSmall;
-  return small ? PutContext::kMaxSourceThreads : kThreads;
+  return small ? kManyAtOnce : kThreads;
 }
 
 void NewCopy::run() {

@@ -304,7 +304,7 @@ void SourceLookup::check_readable_files(const fs::path& copy) const {
     for (std::size_t i = 0; i < tried; ++i)
       names.emplace_back(index.shard_name(tried > 1 ? i * last / (tried - 1) : 0));
   }
-  parallel_for(names.size(), PutContext::kMaxSourceThreads,
+  parallel_for(names.size(), kManyAtOnce,
                [&](std::size_t f) { try_to_open(context_, manifest_.folder / names[f]); });
 }
 

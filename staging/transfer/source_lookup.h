@@ -170,7 +170,6 @@ struct PutContext {
     constexpr int kThreads = 4;
     return options.threads > 0 ? options.threads : kThreads;
   }
-  static constexpr int kMaxSourceThreads = 32;  ///< a network file system answers that many at the same time
 };
 
 /// Checks the files of an object in `folder`: against their index, or else against the object.json beside it.

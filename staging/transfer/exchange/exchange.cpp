@@ -62,18 +62,16 @@ Exchange::Exchange(const Options& options)
 }
 
 Exchange::~Exchange() {
-  end();
-  acceptor_.join();
-  for (Client& client : clients_) client.thread.join();
-}
-
-void Exchange::end() {
   ended_ = true;
   ::shutdown(socket_.get(), SHUT_RDWR);  // connections are refused from now on
-  const std::lock_guard lock(mutex_);
-  for (Client& client : clients_) {
-    if (client.fd >= 0) ::shutdown(client.fd, SHUT_RDWR);
+  {
+    const std::lock_guard lock(mutex_);
+    for (Client& client : clients_) {
+      if (client.fd >= 0) ::shutdown(client.fd, SHUT_RDWR);
+    }
   }
+  acceptor_.join();
+  for (Client& client : clients_) client.thread.join();
 }
 
 void Exchange::accept_all() {
@@ -82,7 +80,7 @@ void Exchange::accept_all() {
     pollfd wait{socket_.get(), POLLIN, 0};
     if (::poll(&wait, 1, static_cast<int>(kIdle.count())) <= 0 || ended_) continue;
     {
-      const std::lock_guard lock(mutex_);  // end() walks through the list
+      const std::lock_guard lock(mutex_);  // the destructor walks through the list
       std::erase_if(clients_, [](Client& client) {
         if (!client.ended) return false;
         client.thread.join();
@@ -107,7 +105,7 @@ void Exchange::accept_all() {
 
 void Exchange::take_client(UniqueFd socket) {
   const std::lock_guard lock(mutex_);
-  if (ended_) return;  // end() has closed the others
+  if (ended_) return;  // the destructor has closed the others
   Client& client = clients_.emplace_back();
   client.fd = socket.get();
   client.socket = std::move(socket);

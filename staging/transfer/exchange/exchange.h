@@ -67,9 +67,6 @@ class Exchange {
   Exchange(const Exchange&) = delete;
   Exchange& operator=(const Exchange&) = delete;
 
-  /// Closes all connections and serves nothing from then on.
-  void end();
-
   int port() const { return port_; }
   const PeerTimeouts& timeouts() const { return options_.timeouts; }
 
