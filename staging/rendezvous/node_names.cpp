@@ -10,6 +10,7 @@
 
 #include "common/error.h"
 #include "common/leaf/number.h"
+#include "common/leaf/split.h"
 #include "common/units.h"
 
 namespace lockstep::transfer {
@@ -21,10 +22,7 @@ constexpr std::size_t kMaxExpanded = 1U << 20U;
 
 // Appends prefix + number for each number of "1-3,07", keeping leading zeros.
 void expand_ranges(const std::string& prefix, std::string_view ranges, std::vector<std::string>& names) {
-  for (std::size_t begin = 0; begin <= ranges.size();) {
-    const std::size_t end = std::min(ranges.find(',', begin), ranges.size());
-    const std::string_view range = ranges.substr(begin, end - begin);
-    begin = end + 1;
+  for (const std::string_view range : split(ranges, ',')) {
     const std::size_t dash = range.find('-');
     const std::string_view low = range.substr(0, dash);
     const std::string_view high = dash == std::string_view::npos ? low : range.substr(dash + 1);

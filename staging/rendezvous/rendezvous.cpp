@@ -150,7 +150,7 @@ Contents Rendezvous::contents(std::size_t number, const std::string& digest, boo
                               const std::vector<Suspect>& suspects) {
   nlohmann::json data{{"digest", digest}, {"lacks", lacks}};
   if (!suspects.empty()) data["suspects"] = suspects;
-  return contents_from(exchange(fmt::format("{}:{}", kContentsRound, number), std::move(data)));
+  return exchange(fmt::format("{}:{}", kContentsRound, number), std::move(data));
 }
 
 bool Rendezvous::has_left(std::uint32_t node) {
@@ -164,7 +164,7 @@ void Rendezvous::set_address(nlohmann::json address) {
 
 void Rendezvous::tell_progress(const NodeProgress& progress) {
   try {
-    send(RoundMessage{kProgress, to_json(progress)}.to_text());
+    send(RoundMessage{kProgress, progress}.to_text());
   } catch (const Error&) {
     // The listening thread sees that too, and says so.
   }

@@ -19,7 +19,6 @@
 #include <vector>
 
 #include "staging/rendezvous/rendezvous_messages.h"
-#include "staging/rendezvous/ring_states.h"
 #include "staging/rendezvous/secure_connection.h"
 
 namespace lockstep::transfer {

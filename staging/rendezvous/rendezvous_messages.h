@@ -1,8 +1,10 @@
-// The messages between the nodes of a step and srun.
+// The messages between the nodes of a step and srun, and what srun's helper makes of the states of all sources on all nodes. It
+// keeps a few numbers for each source, whatever the number of nodes.
 //
-// Threads: values.
+// Threads: values, one at a time.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -14,6 +16,55 @@
 #include "staging/rendezvous/node_names.h"
 
 namespace lockstep::transfer {
+
+/// The state of one source on one node.
+enum class SourceState : char {
+  has = 'h',
+  needs = 'n',
+  busy = 'b',   ///< another process of the node copies it
+  staged = 's'  ///< an earlier step of the job has staged it; whether the copy is still there is not known
+};
+
+/// What the ring does with a source.
+enum class SourcePart : char {
+  none = '-',   ///< every node has it
+  held = 'h',   ///< a node has it: nobody reads it from the source
+  read = 'r',   ///< the nodes read it from the source
+  busy = 'b',   ///< other processes copy it on all nodes that lack it: it is left out
+  unsure = 's'  ///< a node needs it, and others have only staged it: all look, and ask again
+};
+
+/// The part of one node in the ring.
+struct RingPart {
+  struct Peer {
+    std::uint32_t node = 0;  ///< of the step
+    std::string name{};
+    std::vector<std::string> hosts{};
+    int port = 0;
+  };
+  std::uint32_t nodes = 1;
+  std::uint32_t place = 0;  ///< of this node
+  Peer predecessor;         ///< if there are several nodes
+  std::vector<SourcePart> sources;
+};
+
+/// Where a node says that others reach it: without its number.
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RingPart::Peer, name, hosts, port)
+nlohmann::json ring_part_json(const RingPart& part);
+/// Throws Error if a field is missing or wrong.
+RingPart ring_part_from(const nlohmann::json& message);
+
+class RingStates {
+ public:
+  /// The states of all sources on one node, one letter each. Throws Error if nodes have different numbers of sources.
+  void add(const std::string& states);
+  /// `lost`: a node that was added has left since then. It may have been the only one with a source, so the nodes read.
+  std::vector<SourcePart> parts(bool lost) const;
+
+ private:
+  bool any_ = false;
+  std::vector<unsigned> seen_;  // by source, a bit for each state
+};
 
 /// A node introduces itself.
 struct Hello {
@@ -64,7 +115,7 @@ nlohmann::json group_nodes(const std::map<std::uint32_t, nlohmann::json>& data);
 nlohmann::json ungroup_nodes(const nlohmann::json& groups);
 
 /// How the names of rounds begin that srun answers with a few numbers, not with the data of all nodes: each node contributes
-/// the states of its sources and receives its part of the ring (ring_states.h), or the digest of what it got.
+/// the states of its sources and receives its part of the ring (RingStates), or the digest of what it got.
 inline constexpr const char* kStatesRound = "states";
 inline constexpr const char* kContentsRound = "contents";
 
@@ -84,13 +135,8 @@ struct Contents {
   std::vector<Suspect> suspects{};
 };
 
-nlohmann::json to_json(const Contents& contents);
-/// Throws nlohmann::json::exception.
-Contents contents_from(const nlohmann::json& value);
-
-nlohmann::json to_json(const NodeProgress& progress);
-/// Throws nlohmann::json::exception.
-NodeProgress node_progress_from(const nlohmann::json& value);
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Contents, equal, again, lost, suspects)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(NodeProgress, source, done, total, seconds)
 
 /// The service of the rendezvous (secure_connection.h).
 inline constexpr const char* kRendezvousService = "rendezvous";

@@ -13,7 +13,7 @@
 #include "common/leaf/open_files.h"
 #include "common/sockets.h"
 #include "staging/rendezvous/node_names.h"
-#include "staging/rendezvous/ring_states.h"
+#include "staging/rendezvous/rendezvous_messages.h"
 #include "staging/rendezvous/secure_connection.h"
 
 namespace lockstep::transfer {
@@ -234,7 +234,7 @@ void RendezvousServer::receive_round(Peer& peer, const std::string& payload) {
   const std::uint32_t node = peer.hello->node_id;
   try {
     if (message.round == kAddress) {
-      peer.group->addresses[node] = ring_peer_from(message.data);
+      peer.group->addresses[node] = message.data.get<RingPart::Peer>();
       peer.group->addresses[node].node = node;
       return;
     }
@@ -264,7 +264,7 @@ void RendezvousServer::receive_round(Peer& peer, const std::string& payload) {
 
 void RendezvousServer::receive_progress(Peer& peer, const nlohmann::json& message) const {
   Group& group = *peer.group;
-  group.progress[peer.hello->node_id] = {peer.hello->node, node_progress_from(message)};
+  group.progress[peer.hello->node_id] = {peer.hello->node, message.get<NodeProgress>()};
   // The nodes tell it at about the same time.
   if (!group.progress_due)
     group.progress_due = std::max(Clock::now() + options_.progress_interval / 10,
@@ -289,7 +289,7 @@ void RendezvousServer::answer_complete_rounds(Group& group) {
       answer_states(group, name);
     } else if (name.starts_with(kContentsRound)) {
       for (const std::uint32_t node : group.ring) round.contents.lost |= group.left.contains(node);
-      send_all(group, RoundMessage{name, to_json(round.contents)}.to_text());
+      send_all(group, RoundMessage{name, round.contents}.to_text());
     } else {
       for (const std::uint32_t id : group.joined) round.data.try_emplace(id);
       send_all(group, RoundMessage{name, group_nodes(round.data)}.to_text());
@@ -323,7 +323,7 @@ void RendezvousServer::answer_states(Group& group, const std::string& name) {
     part.place = static_cast<std::uint32_t>(found - group.ring.begin());
     part.predecessor =
         group.addresses.at(group.ring[(part.place + group.ring.size() - 1) % group.ring.size()]);
-    send(peer, RoundMessage{name, to_json(part)}.to_text());
+    send(peer, RoundMessage{name, ring_part_json(part)}.to_text());
   }
 }
 

@@ -12,7 +12,6 @@
 #include "staging/pack/format.h"
 #include "staging/pack/index.h"
 #include "staging/step/step_report.h"
-#include "staging/transfer/copy/source_retry.h"
 #include "staging/transfer/source.h"
 
 namespace lockstep::transfer {

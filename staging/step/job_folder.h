@@ -23,7 +23,7 @@
 #include "common/file_system.h"
 #include "common/files.h"
 #include "common/leaf/source_name.h"
-#include "staging/transfer/put_options.h"
+#include "staging/transfer/put.h"
 
 namespace lockstep::transfer {
 

@@ -1,8 +1,7 @@
 #include "staging/step/source_versions.h"
 
 #include "common/error.h"
-#include "staging/transfer/copy/source_retry.h"
-#include "staging/transfer/manifest.h"
+#include "staging/transfer/source.h"
 
 namespace lockstep::transfer {
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "staging/transfer/put_options.h"
+#include "staging/transfer/put.h"
 
 namespace lockstep::transfer {
 

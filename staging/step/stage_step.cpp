@@ -23,7 +23,7 @@
 #include "staging/step/step_progress.h"
 #include "staging/step/step_report.h"
 #include "staging/transfer/copy/chunk_plan.h"
-#include "staging/transfer/exchange/peer_group.h"
+#include "staging/transfer/exchange/exchange.h"
 #include "staging/transfer/put.h"
 #include "staging/transfer/supervisor.h"
 

@@ -7,7 +7,7 @@
 #include "staging/rendezvous/rendezvous.h"
 #include "staging/step/request.h"
 #include "staging/transfer/exchange/exchange.h"
-#include "staging/transfer/put_options.h"
+#include "staging/transfer/put.h"
 
 namespace lockstep::transfer {
 

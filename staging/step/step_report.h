@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "staging/rendezvous/rendezvous_messages.h"
-#include "staging/transfer/put_options.h"
+#include "staging/transfer/put.h"
 
 namespace lockstep::transfer {
 

@@ -9,7 +9,7 @@
 #include "common/leaf/text.h"
 #include "common/progress.h"
 #include "common/units.h"
-#include "staging/transfer/check.h"
+#include "staging/transfer/source_lookup.h"
 
 namespace lockstep::transfer {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "common/progress.h"
 #include "common/tool.h"
-#include "staging/transfer/put_options.h"
+#include "staging/transfer/put.h"
 
 namespace lockstep::transfer {
 

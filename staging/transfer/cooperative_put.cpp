@@ -1,22 +1,24 @@
-#include "staging/transfer/cooperative_put.h"
-
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <deque>
 #include <map>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 
 #include "common/error.h"
-#include "staging/rendezvous/node_names.h"
+#include "common/leaf/split.h"
 #include "staging/transfer/copy/parallel.h"
+#include "staging/transfer/new_copy.h"
+#include "staging/transfer/put.h"
 #include "staging/transfer/ring_put.h"
-#include "staging/transfer/source_put.h"
 
 namespace lockstep::transfer {
 namespace {
 
+namespace fs = std::filesystem;
 using nlohmann::json;
 using Messages = std::map<std::uint32_t, json>;
 using Contexts = std::vector<const PutContext*>;
@@ -30,11 +32,6 @@ std::size_t sources_at_once() {
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return kMaxSources;
   const std::size_t files = std::max<std::size_t>(limit.rlim_cur, kOtherFiles + kFilesOfSource);
   return std::min(kMaxSources, files / kFilesOfSource - kOtherFiles / kFilesOfSource);
-}
-
-// An array, because all nodes get those of all sources.
-json identity_json(const Manifest& manifest) {
-  return {manifest.object, manifest.packed(), source_version(manifest)};
 }
 
 /// What the sources are, as one node saw them.
@@ -51,9 +48,10 @@ class Identities {
       const bool has_copy = staged != context.options.staged.end();
       try {
         check_readable(context);
-        seen.manifests_[s] = look_at_source(context);
-        identities[s] = identity_json(*seen.manifests_[s]);
-        if (has_copy && staged->second != source_version(*seen.manifests_[s]))
+        const Manifest& manifest = seen.manifests_[s].emplace(look_at_source(context));
+        // An array, because all nodes get those of all sources.
+        identities[s] = {manifest.object, manifest.packed(), source_version(manifest)};
+        if (has_copy && staged->second != source_version(manifest))
           context.tally.note("it changed after an earlier step of this job staged it: it is staged again");
       } catch (const Error& error) {
         if (!has_copy) throw;
@@ -86,10 +84,7 @@ class Identities {
       fail("{}: {} cannot read it, and a node of the step has no copy", context.source.name,
            node_ ? peers.name(*node_) : "this node");
     check_readable(context);
-    return adopt_identity(context, {.node = peers.name(*node_),
-                                    .object = identity.at(0),
-                                    .packed = identity.at(1),
-                                    .version = identity.at(2)});
+    return adopt_identity(context, peers.name(*node_), identity.at(0), identity.at(1), identity.at(2));
   }
 
  private:
@@ -98,24 +93,44 @@ class Identities {
   std::optional<std::uint32_t> node_;
 };
 
+/// What the nodes know after the first round.
+struct Greeting {
+  Identities identities;
+  std::size_t at_once = 1;                        ///< sources
+  std::set<std::size_t> busy;                     ///< on the first node
+  std::vector<std::unique_ptr<SourcePut>> first;  ///< of the first node: those that it has looked for
+};
+
+// Whether an earlier step of the job has staged the version that is at the source now.
+bool is_staged(const PutContext& context, const std::string& version) {
+  const auto staged = context.options.staged.find(context.source.name);
+  return staged != context.options.staged.end() && (version.empty() || staged->second == version);
+}
+
 /// Some sources that are put together, with all rounds after the first.
 class SourceBatch {
  public:
   using Done = std::function<void(const PutContext&, FoundCopy)>;
-  using Make = std::function<std::unique_ptr<SourcePut>(std::size_t s)>;
 
-  /// `sources` may be null; they are made when they are looked for: a source that all nodes have staged may not be there any
-  /// longer. `staged`: an earlier step has staged the source here. `busy`: another process copies it on the first node, so its lock is
-  /// not taken here either: two steps that begin together would each get some nodes' locks. `rings` counts the rings of the
-  /// step.
-  SourceBatch(PeerGroup& peers, std::size_t& rings, std::vector<std::unique_ptr<SourcePut>> sources,
-              Make make, std::vector<bool> staged, std::vector<bool> busy)
+  /// The sources from number `begin` on. `rings` counts the rings of the step.
+  SourceBatch(PeerGroup& peers, std::size_t& rings, const Contexts& all, Greeting& greeting,
+              std::size_t begin)
       : peers_(peers),
         rings_(rings),
-        sources_(std::move(sources)),
-        make_(std::move(make)),
-        staged_(std::move(staged)),
-        busy_(std::move(busy)) {}
+        identities_(greeting.identities),
+        begin_(begin),
+        contexts_(all.begin() + static_cast<std::ptrdiff_t>(begin),
+                  all.begin() + static_cast<std::ptrdiff_t>(std::min(begin + greeting.at_once, all.size()))),
+        sources_(contexts_.size()) {
+    if (begin == 0) std::move(greeting.first.begin(), greeting.first.end(), sources_.begin());
+    for (std::size_t s = 0; s < sources_.size(); ++s) {
+      const PutContext& context = *contexts_[s];
+      staged_.push_back(is_staged(context, identities_.version(begin + s)));
+      busy_.push_back(greeting.busy.contains(begin + s));
+      if (!staged_[s] && context.options.staged.contains(context.source.name) && context.options.on.stale)
+        context.options.on.stale(context.source.name);
+    }
+  }
 
   void put(const Done& done) {
     for (bool again = true; again;) {
@@ -143,7 +158,9 @@ class SourceBatch {
  private:
   RingPart states() {
     parallel_for(sources_.size(), kManyAtOnce, [&](std::size_t s) {
-      if (!staged_[s] && !sources_[s]) sources_[s] = make_(s);
+      if (!staged_[s] && !sources_[s])
+        sources_[s] = std::make_unique<SourcePut>(*contexts_[s],
+                                                  identities_.manifest(*contexts_[s], begin_ + s, peers_));
     });
     std::string states;
     for (std::size_t s = 0; s < sources_.size(); ++s)
@@ -207,24 +224,14 @@ class SourceBatch {
     return contents.again;
   }
 
-  [[noreturn]] void fail_different() {
-    json own = json::array();
-    for (const SourcePut* const source : ring_sources_) own.push_back(source->content());
-    const Messages all = peers_.gather(fmt::format("details:{}", rings_), std::move(own));
-    for (std::size_t s = 0; s < ring_sources_.size(); ++s) {
-      std::map<std::string, std::vector<std::string>> nodes;  // by what they got
-      for (const auto& [node, contents] : all) {
-        const std::string content = contents.at(s);
-        if (!content.empty()) nodes[content].push_back(peers_.name(node));
-      }
-      if (nodes.size() < 2) continue;
-      std::string groups;
-      for (const auto& [content, names] : nodes) groups += (groups.empty() ? "" : "; ") + join_names(names);
-      fail(
-          "{}: the nodes got different bytes ({}): stage it again when nobody writes to it, or pack it, so that an index can tell which of them are right",
-          ring_sources_[s]->context().source.name, groups);
+  [[noreturn]] void fail_different() const {
+    std::vector<std::string> names;
+    for (const SourcePut* const source : ring_sources_) {
+      if (!source->content().empty()) names.push_back(source->context().source.name);
     }
-    fail("the nodes got different bytes: stage again when nobody writes to the sources");
+    fail(
+        "{}: the nodes got different bytes: stage again when nobody writes to the sources, or pack them, so that an index can tell which bytes are right",
+        names.size() > 8 ? fmt::format("{} sources", names.size()) : join(names, ", "));
   }
 
   std::vector<SourcePut*> damaged() {
@@ -247,28 +254,19 @@ class SourceBatch {
 
   PeerGroup& peers_;
   std::size_t& rings_;
+  const Identities& identities_;
+  const std::size_t begin_;
+  Contexts contexts_;
+  // Made when they are looked for: a source that all nodes have staged may not be there any longer.
   std::vector<std::unique_ptr<SourcePut>> sources_;
-  Make make_;
-  std::vector<bool> staged_;
+  std::vector<bool> staged_;  // an earlier step has staged the source here
+  // Another process copies it on the first node, so its lock is not taken here either: two steps that begin together would
+  // each get some nodes' locks.
   std::vector<bool> busy_;
   std::vector<SourcePart> parts_;
   std::vector<SourcePut*> ring_sources_;
   std::unique_ptr<RingPut> ring_;
 };
-
-/// What the nodes know after the first round.
-struct Greeting {
-  Identities identities;
-  std::size_t at_once = 1;                        ///< sources
-  std::set<std::size_t> busy;                     ///< on the first node
-  std::vector<std::unique_ptr<SourcePut>> first;  ///< of the first node: those that it has looked for
-};
-
-// Whether an earlier step of the job has staged the version that is at the source now.
-bool is_staged(const PutContext& context, const std::string& version) {
-  const auto staged = context.options.staged.find(context.source.name);
-  return staged != context.options.staged.end() && (version.empty() || staged->second == version);
-}
 
 // One node looks at the sources for all, because file times may differ between clients of one file system: the first node;
 // if it has left, the next one. After three nodes the step fails: a thousand nodes would look in turn.
@@ -321,34 +319,64 @@ Greeting greet(PeerGroup& peers, const Contexts& contexts) {
   return greeting;
 }
 
-}  // namespace
-
-void cooperative_put(PeerGroup& peers, const std::vector<std::unique_ptr<PutContext>>& contexts,
-                     const std::function<void(const PutContext& context, FoundCopy copy)>& done) {
-  Contexts all;
-  for (const auto& context : contexts) all.push_back(context.get());
+// On all nodes of a step, which agree in few rounds, whatever the number of sources:
+//
+//   hello      the releases of all nodes; the first node says what each source is, and which ones another process copies there
+//   identify   only if the first node has left: what the next one sees
+//   states     each says whether it has a source already, needs it, or another process copies it there; it learns its
+//              predecessor, and whether a node has each source
+//   contents   each has all its chunks; it gives one digest of what it got, and says whether it still lacks a source
+//
+// If a node still lacks a source, because another process copied it there or its own copy was damaged, it waits for the other
+// process, holding no lock, and there is another ring with its two rounds. Very many sources are put in groups, because each
+// one needs some open files; each group has its two rounds.
+void cooperative_put(PeerGroup& peers, const Contexts& all, const SourceBatch::Done& done) {
   Greeting greeting = greet(peers, all);
   std::size_t rings = 0;
-  for (std::size_t begin = 0; begin < all.size(); begin += greeting.at_once) {
-    const std::size_t count = std::min(greeting.at_once, all.size() - begin);
-    std::vector<std::unique_ptr<SourcePut>> sources(count);
-    if (begin == 0) std::move(greeting.first.begin(), greeting.first.end(), sources.begin());
-    std::vector<bool> staged(count);
-    std::vector<bool> busy(count);
-    for (std::size_t i = 0; i < count; ++i) {
-      const PutContext& context = *all[begin + i];
-      const std::string seen = greeting.identities.version(begin + i);
-      staged[i] = is_staged(context, seen);
-      busy[i] = greeting.busy.contains(begin + i);
-      if (!staged[i] && context.options.staged.contains(context.source.name) && context.options.on.stale)
-        context.options.on.stale(context.source.name);
-    }
-    const auto make = [&](std::size_t i) {
-      return std::make_unique<SourcePut>(*all[begin + i],
-                                         greeting.identities.manifest(*all[begin + i], begin + i, peers));
-    };
-    SourceBatch(peers, rings, std::move(sources), make, std::move(staged), std::move(busy)).put(done);
+  for (std::size_t begin = 0; begin < all.size(); begin += greeting.at_once)
+    SourceBatch(peers, rings, all, greeting, begin).put(done);
+}
+
+}  // namespace
+
+Verify parse_verify(std::string_view text) {
+  if (text == "quick") return Verify::quick;
+  if (text == "full") return Verify::full;
+  if (text == "off") return Verify::off;
+  fail_usage("verify '{}' must be quick, full or off", text);
+}
+
+std::vector<PutResult> put(const std::vector<std::string>& sources, const PutOptions& options) {
+  FileSystem& system = options.file_system != nullptr ? *options.file_system : FileSystem::real();
+  // Reports a wrong name before anything is copied.
+  std::vector<Source> resolved;
+  for (const std::string& source : sources)
+    resolved.push_back(retry_source(options.source_pause, [&] { return resolve_source(source); }));
+  cache::Store store(fs::absolute(options.cache_dir), options.limits, system);
+  store.recover();
+  Limit limit(options.bandwidth, store.folder() / "bandwidth");
+  PutResources resources(options);
+  std::vector<PutResult> results;
+  results.reserve(sources.size());
+  const auto done = [&](const PutContext& context, const FoundCopy& copy) {
+    PutResult& result = results.emplace_back(context.tally.result());
+    static_cast<CopyFacts&>(result) = copy;
+    if (options.on.done) options.on.done(results.back());
+  };
+  std::deque<PutTally> tallies;
+  std::deque<PutContext> contexts;
+  Contexts all;
+  for (Source& source : resolved) {
+    PutTally& tally = tallies.emplace_back(source.name);
+    const PutContext& context =
+        contexts.emplace_back(PutContext{store, system, limit, resources, options, std::move(source), tally});
+    all.push_back(&context);
+    if (options.peers != nullptr) continue;
+    SourceLookup lookup(context, look_at_source(context));
+    done(context, find_or_copy(context, lookup));
   }
+  if (options.peers != nullptr) cooperative_put(*options.peers, all, done);
+  return results;
 }
 
 }  // namespace lockstep::transfer

@@ -4,10 +4,13 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <numeric>
+#include <span>
 
 #include "common/error.h"
 #include "common/files.h"
 #include "common/pending_calls.h"
+#include "staging/pack/formats/side_index.h"
 #include "staging/pack/index.h"
 #include "staging/pack/locate.h"
 #include "staging/transfer/copy/parallel.h"
@@ -16,6 +19,12 @@ namespace lockstep::transfer {
 namespace {
 
 namespace fs = std::filesystem;
+
+std::uint64_t size_of_open(int fd, const fs::path& path) {
+  struct stat status {};
+  if (::fstat(fd, &status) != 0) fail_errno("cannot stat {}", path.string());
+  return static_cast<std::uint64_t>(status.st_size);
+}
 
 // Adds the source's name to the cache's message about missing space.
 void with_source_in_error(const PutContext& context, const char* part, const std::function<void()>& work) {
@@ -63,12 +72,6 @@ std::vector<std::size_t> named_shards(const pack::Index& index, const Source& so
   return shards;
 }
 
-std::vector<bool> sparse(const std::vector<ManifestFile>& files) {
-  std::vector<bool> with_holes(files.size());
-  for (std::size_t f = 0; f < files.size(); ++f) with_holes[f] = files[f].holes > 0;
-  return with_holes;
-}
-
 std::uint64_t all_holes(const std::vector<ManifestFile>& files) {
   std::uint64_t bytes = 0;
   for (const ManifestFile& file : files) bytes += file.holes;
@@ -108,6 +111,90 @@ void fetch_index(const PutContext& context, const BegunCopy& begun) {
 }
 
 }  // namespace
+
+std::uint64_t copy_file(FileSystem& system, Limit& limit, int from_fd, const std::filesystem::path& from,
+                        const std::filesystem::path& to, std::uint64_t size) {
+  constexpr std::uint64_t kBuffer = std::uint64_t{1} << 20U;
+  const UniqueFd target = system.open(to, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0600);
+  std::vector<std::byte> buffer(std::min(size, kBuffer));
+  std::uint64_t done = 0;
+  while (done < size) {
+    const auto want = std::span(buffer).first(std::min<std::uint64_t>(buffer.size(), size - done));
+    limit.take(want.size());
+    const std::size_t got = system.read_at(from_fd, want, done, from);
+    if (got == 0) break;
+    system.write_at(target.get(), want.first(got), done, to);
+    done += got;
+  }
+  system.sync(target.get(), to);
+  return done;
+}
+
+SideIndexes::SideIndexes(FileSystem& system, Limit& limit, const Manifest& manifest,
+                         const std::vector<ManifestFile>& files)
+    : system_(system), limit_(limit), manifest_(manifest), files_(files) {
+  if (!pack::has_side_index(manifest.format)) return;
+  sizes_.resize(files.size());
+  parallel_for(files.size(), kManyAtOnce, [&](std::size_t f) {
+    const PendingCall call(at_source(f));
+    struct stat status {};
+    if (::stat(at_source(f).c_str(), &status) == 0 && S_ISREG(status.st_mode))
+      sizes_[f] = static_cast<std::uint64_t>(status.st_size);
+  });
+}
+
+fs::path SideIndexes::at_source(std::size_t file) const {
+  return pack::side_index_of(manifest_.folder / files_[file].name);
+}
+
+std::uint64_t SideIndexes::bytes() const {
+  return std::accumulate(sizes_.begin(), sizes_.end(), std::uint64_t{0});
+}
+
+bool SideIndexes::keep_time(const ManifestFile& file, const fs::path& target) const {
+  if (sizes_.empty() || !file.state) return false;
+  return system_.set_modified(target / file.name, file.state->mtime_ns);
+}
+
+void SideIndexes::copy_one(std::size_t file, const fs::path& to) {
+  const fs::path from = at_source(file);
+  const std::uint64_t size = sizes_[file];
+  const UniqueFd source = [&] {
+    const PendingCall call(from);
+    UniqueFd fd = system_.open(from, O_RDONLY | O_NONBLOCK | O_NOCTTY);
+    if (size_of_open(fd.get(), from) != size) fail("{}: it has changed", from.string());
+    return fd;
+  }();
+  const std::uint64_t copied = copy_file(system_, limit_, source.get(), from, to, size);
+  read_ += copied;
+  if (copied != size) fail("{}: it has changed", from.string());
+  if (!pack::is_side_index_for(to, files_[file].size)) fail("{}: damaged, or of other data", from.string());
+}
+
+std::uint64_t SideIndexes::copy(const fs::path& target) {
+  std::atomic<std::uint64_t> bytes = 0;
+  parallel_for(sizes_.size(), kManyAtOnce, [&](std::size_t f) {
+    const fs::path to = pack::side_index_of(target / files_[f].name);
+    system_.remove_all(to);  // an earlier copy's
+    if (!keep_time(files_[f], target) || sizes_[f] == 0) return;
+    try {
+      copy_one(f, to);
+      bytes += sizes_[f];
+    } catch (const Error& error) {
+      system_.remove_all(to);
+      const std::lock_guard lock(mutex_);
+      if (left_out_++ == 0) why_ = error.what();
+    }
+  });
+  return bytes;
+}
+
+std::string SideIndexes::left_out() const {
+  if (left_out_ == 0) return "";
+  return fmt::format("{} beside the data {} not copied ({}); such files are read through when first opened",
+                     left_out_ == 1 ? "1 index" : fmt::format("{} indexes", left_out_),
+                     left_out_ == 1 ? "was" : "were", why_);
+}
 
 void rescan_source(const PutContext& context, Manifest& manifest) {
   Manifest seen = retry_source(context.options.source_pause, [&] { return look_at(context.source); });
@@ -155,8 +242,9 @@ NewCopy::NewCopy(const PutContext& context, BegunCopy begun, bool check_source)
       files_(list_files()),
       side_indexes_(context_.system, context_.limit, begun_.manifest, files_),
       plan_(sizes_of(files_), context_.options.sizes.chunk_bytes),
-      source_(context_.system, source_folder(), files_, plan_, context_.limit, context_.options.source_pause),
-      local_(context_.system, begun_.incoming->files(), names_of(files_), plan_, sparse(files_)) {
+      source_(context_.system, begun_.manifest.folder, files_, plan_, context_.limit,
+              context_.options.source_pause),
+      local_(context_.system, begun_.incoming->files(), files_, plan_) {
   if (check_source && begun_.manifest.packed()) check_shards_at_source();
   progress_.total = list_bytes_ + plan_.total_bytes();
   const std::uint64_t stored = progress_.total - all_holes(files_);
@@ -189,10 +277,6 @@ void NewCopy::keep() noexcept {
   }
 }
 
-fs::path NewCopy::source_folder() const {
-  return begun_.manifest.packed() ? context_.source.folder : begun_.manifest.folder;
-}
-
 std::vector<ManifestFile> NewCopy::list_files() {
   if (!begun_.manifest.packed()) return begun_.manifest.files;
   const pack::Index index = pack::Index::load(index_in(begun_), context_.source.index_file());
@@ -203,7 +287,7 @@ std::vector<ManifestFile> NewCopy::list_files() {
 void NewCopy::check_shards_at_source() const {
   const fs::path& folder = context_.source.folder;
   const pack::Index index = pack::Index::load(index_in(begun_), context_.source.index_file());
-  parallel_for(index.shards(), PutContext::kMaxSourceThreads, [&](std::size_t s) {
+  parallel_for(index.shards(), kManyAtOnce, [&](std::size_t s) {
     retry_source(context_.options.source_pause, [&] {
       const PendingCall call(folder);
       pack::check_shard_size(folder, index, s);
@@ -226,9 +310,9 @@ void NewCopy::report_names() {
 int NewCopy::threads() const {
   constexpr int kThreads = 4;
   constexpr std::uint64_t kSmall = 1U << 18U;
-  if (context_.options.threads > 0) return std::min(context_.options.threads, PutContext::kMaxSourceThreads);
+  if (context_.options.threads > 0) return std::min(context_.options.threads, kManyAtOnce);
   const bool small = plan_.files() > 16 && plan_.total_bytes() / plan_.files() < kSmall;
-  return small ? PutContext::kMaxSourceThreads : kThreads;
+  return small ? kManyAtOnce : kThreads;
 }
 
 void NewCopy::run() {
@@ -278,7 +362,7 @@ void NewCopy::repair(std::size_t file, const std::function<void(std::size_t chun
   if (now != *files_[file].digest) {
     fail(
         "{} does not match its index (xxh3 {}, {} expected): damaged, or changed after it was packed; run lockstep-pack verify, then pack again",
-        (source_folder() / files_[file].name).string(), pack::to_hex(now),
+        (begun_.manifest.folder / files_[file].name).string(), pack::to_hex(now),
         pack::to_hex(*files_[file].digest));
   }
   complete(files_[file]);
@@ -350,7 +434,7 @@ FoundCopy NewCopy::publish() {
   if (const std::string left_out = side_indexes_.left_out(); !left_out.empty()) context_.tally.note(left_out);
   context_.tally.count(&PutResult::from_source, source_.bytes_read() + side_indexes_.bytes_from_source());
   cache::ObjectInfo info{.name = manifest.object,
-                         .source = manifest.shown(),
+                         .source = manifest.in(manifest.folder).string(),
                          .bytes = bytes,
                          .format = std::string(pack::name_of(manifest.format))};
   if (!manifest.packed()) {
@@ -364,13 +448,12 @@ FoundCopy NewCopy::publish() {
   store.touch(manifest.object);
   const fs::path files = store.files(manifest.object);
   begun_.lock.heartbeat = {};  // the lock may end before this object
-  return {.object = manifest.object,
-          .files = files,
-          .path = manifest.one_file ? files / manifest.main : files,
-          .bytes = bytes,
-          .hit = false,
-          .version = source_version(manifest),
-          .lock = std::move(begun_.lock.lock)};
+  return {{.path = manifest.in(files),
+           .object = manifest.object,
+           .bytes = bytes,
+           .version = source_version(manifest)},
+          files,
+          std::move(begun_.lock.lock)};
 }
 
 FoundCopy find_or_copy(const PutContext& context, SourceLookup& lookup) {

@@ -16,7 +16,7 @@
 #include "common/sockets.h"
 #include "common/thread.h"
 #include "staging/rendezvous/rendezvous_server.h"
-#include "staging/transfer/exchange/peer_group.h"
+#include "staging/transfer/exchange/exchange.h"
 #include "staging/transfer/supervisor.h"
 
 namespace lockstep::transfer {

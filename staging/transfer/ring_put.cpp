@@ -2,11 +2,139 @@
 
 #include <algorithm>
 #include <thread>
+#include <utility>
 
 #include "common/error.h"
 #include "staging/transfer/copy/parallel.h"
 
 namespace lockstep::transfer {
+
+SourceState SourcePut::state(bool lock) {
+  if (is_here()) return SourceState::has;
+  if (!std::holds_alternative<Unknown>(state_)) return SourceState::needs;
+  const SourceState state = set(lookup_.find_or_lock(false));
+  if (lock || state != SourceState::needs) return state;
+  state_ = Unknown{};
+  return SourceState::busy;
+}
+
+void SourcePut::copy_anyway(const std::string& step) {
+  state_ = lookup_.lock_own_copy(step);
+  copies_anyway_ = true;
+}
+
+// No lock of one source is held while this process waits for another one: two steps may wait in different orders.
+void SourcePut::wait() {
+  if (set(lookup_.find_or_lock(true)) != SourceState::has) state_ = Unknown{};
+}
+
+SourceState SourcePut::set(SourceLookup::Result result) {
+  if (auto* const found = std::get_if<FoundCopy>(&result)) {
+    state_ = Held{std::move(*found)};
+    return SourceState::has;
+  }
+  if (auto* const lock = std::get_if<CopyLock>(&result)) {
+    state_ = std::move(*lock);
+    return SourceState::needs;
+  }
+  return SourceState::busy;
+}
+
+std::shared_ptr<const std::string> SourcePut::keep_list(std::string list) {
+  return list_ = std::make_shared<const std::string>(std::move(list));
+}
+
+std::shared_ptr<const std::string> SourcePut::own_list() {
+  const Manifest& manifest = lookup_.manifest();
+  const auto* const held = std::get_if<Held>(&state_);
+  if (list_ || held == nullptr || (!manifest.packed() && manifest.files.empty())) return list_;
+  return keep_list(list_text(manifest, held->copy.files));
+}
+
+std::shared_ptr<const std::string> SourcePut::make_list() {
+  if (const auto* const held = std::get_if<Held>(&state_)) {
+    Manifest manifest = lookup_.manifest();
+    if (!manifest.packed() && manifest.files.empty()) rescan_source(context_, manifest);
+    return keep_list(list_text(manifest, held->copy.files));
+  }
+  auto& begun =
+      state_.emplace<Begun>(begin_copy(context_, lookup_.manifest(), std::get<Locked>(std::move(state_))));
+  return keep_list(list_text(begun.manifest, begun.incoming->files()));
+}
+
+void SourcePut::prepare(bool check_source) {
+  if (auto* const held = std::get_if<Held>(&state_)) {
+    if (held->chunks) return;
+    const std::filesystem::path& files = held->copy.files;
+    held->chunks = std::make_unique<ObjectChunks>(
+        context_.system, files, lookup_.files_of(held->copy),
+        ChunkJournal::read(context_.system, files.parent_path() / kJournalName),
+        context_.options.sizes.chunk_bytes);
+    return;
+  }
+  if (auto* const lock = std::get_if<Locked>(&state_)) {
+    state_ = begin_copy_with_list(context_, lookup_.manifest(), std::move(*lock), *list_);
+    context_.tally.count(&PutResult::from_peers, list_->size());
+  }
+  if (auto* const begun = std::get_if<Begun>(&state_))
+    state_ = std::make_unique<NewCopy>(context_, std::move(*begun), check_source);
+}
+
+pack::Digest SourcePut::digest(std::size_t chunk) const {
+  return is_served() ? held().chunks->digest(chunk) : copy().store().digest(chunk);
+}
+
+bool SourcePut::read(std::size_t chunk, std::span<std::byte> into) {
+  return is_served() ? held().chunks->read(chunk, into) : copy().store().read(chunk, into);
+}
+
+void SourcePut::finish(std::uint32_t self, const std::function<std::uint32_t(std::size_t chunk)>& origin,
+                       const std::function<std::string(std::uint32_t node)>& name) {
+  copy().finish([&](std::size_t chunk) {
+    const std::uint32_t from = origin(chunk);
+    if (from == self) return;
+    context_.tally.note(
+        fmt::format("{} sent other bytes than the source has; they are read from the source", name(from)));
+  });
+}
+
+void SourcePut::suspect() {
+  suspect_ = true;
+  // The chunks were right in memory when they were stored.
+  for (std::size_t chunk = 0; needed() && chunk < plan().size(); ++chunk) {
+    if (copy().store().read_digest(chunk) == copy().store().digest(chunk)) continue;
+    fail("{}: the disk of the cache returned other bytes than were written ({}): check the disk",
+         context_.source.name, context_.store.folder().string());
+  }
+}
+
+std::string SourcePut::content() const {
+  if (copies()) return copy().content();
+  const auto* const held = std::get_if<Held>(&state_);
+  return held == nullptr ? "" : lookup_.content_of(held->copy);
+}
+
+bool SourcePut::remove_if_damaged() {
+  if (taken_ || !is_served() || !std::exchange(suspect_, false) ||
+      !lookup_.remove_if_damaged(std::get<Held>(state_).copy))
+    return false;
+  state_ = Unknown{};
+  list_.reset();
+  return true;
+}
+
+FoundCopy SourcePut::take_result() {
+  const bool copied = needed();
+  taken_ = true;
+  if (copied) return copy().publish();
+  if (auto* const held = std::get_if<Held>(&state_)) {
+    FoundCopy copy = std::move(held->copy);
+    held->copy.files = copy.files;  // another ring may serve it
+    return copy;
+  }
+  return find_or_copy(context_, lookup_);
+}
+
 namespace {
 
 constexpr std::size_t kStoringThreads = 2;
@@ -36,7 +164,13 @@ void RingPut::run() {
 }
 
 void RingPut::get_all() {
-  RingClient client(*ring_, client_options());
+  const auto count = [this](const CheckedChunk& arrived) {
+    const PutContext& context = source_of(plan_->place(arrived.chunk)).context();
+    context.tally.count(&PutResult::from_peers, arrived.data->bytes().size());
+  };
+  RingClient client(
+      *ring_, peers_,
+      {.number = number_, .part = part_, .context = context(), .count = count, .max_lanes = max_lanes()});
   make_lists();
   client.get_lists();
   make_lists();  // of a predecessor that is lost
@@ -60,36 +194,10 @@ std::vector<ListRelay::From> RingPut::lists_from() const {
 }
 
 void RingPut::make_lists() {
-  while (const std::optional<std::size_t> s = ring_->next_to_make()) {
+  while (const std::optional<std::size_t> s = ring_->lists()->next_to_make()) {
     std::shared_ptr<const std::string> list = sources_[*s]->own_list();
     ring_->list_made(*s, list ? std::move(list) : sources_[*s]->make_list());
   }
-}
-
-RingClient::Options RingPut::client_options() {
-  const PutContext& context = sources_.front()->context();
-  RingClient::Options options{
-      .number = number_,
-      .timeouts = peers_.exchange().timeouts(),
-      .name = part_.predecessor.name,
-      .connect = {},
-      .has_left = [this] { return peers_.rendezvous().has_left(part_.predecessor.node); },
-      .buffer = [&context](std::uint32_t bytes) { return context.resources.memory.chunks.take(bytes); },
-      .count =
-          [this](const CheckedChunk& arrived) {
-            source_of(plan_->place(arrived.chunk))
-                .context()
-                .tally.count(&PutResult::from_peers, arrived.data->bytes().size());
-          },
-      .note = [&context](const std::string& text) { context.tally.note(text); },
-      .max_lanes = max_lanes(),
-      .lanes = std::max<std::size_t>(context.options.sizes.lanes, 1)};
-  if (part_.nodes > 1)
-    options.connect = [this] {
-      const RingPart::Peer& peer = part_.predecessor;
-      return peers_.exchange().connect(peer.hosts, peer.port, peer.node);
-    };
-  return options;
 }
 
 void RingPut::prepare() {
@@ -109,7 +217,7 @@ void RingPut::prepare() {
        .read = [this, at](
                    std::size_t chunk,
                    std::span<std::byte> into) { return source_of(at(chunk)).read(at(chunk).chunk, into); },
-       .keep = sources_.front()->context().options.sizes.buffers / 4});
+       .keep = context().options.sizes.buffers / 4});
 }
 
 // More connections than one make sense only if cores are left for them.
@@ -117,7 +225,7 @@ std::size_t RingPut::max_lanes() const {
   constexpr std::size_t kMaxLanes = 4;
   constexpr std::size_t kCoresOfLane = 4;
   if (part_.nodes == 1) return 1;
-  if (const std::size_t forced = sources_.front()->context().options.sizes.lanes; forced > 0) return forced;
+  if (const std::size_t forced = context().options.sizes.lanes; forced > 0) return forced;
   return std::clamp<std::size_t>(std::thread::hardware_concurrency() / kCoresOfLane, 1, kMaxLanes);
 }
 

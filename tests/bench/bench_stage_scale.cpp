@@ -56,7 +56,7 @@ double cpu_seconds(std::thread& thread) {
   return static_cast<double>(used.tv_sec) + 1e-9 * static_cast<double>(used.tv_nsec);
 }
 
-/// The rounds of one ring (cooperative_put.h), with a thread for each node.
+/// The rounds of one ring (cooperative_put.cpp), with a thread for each node.
 RoundsCost hold_rounds(const Settings& settings) {
   constexpr std::chrono::minutes kLong{10};
   int port = 0;

@@ -1,4 +1,4 @@
-// Plays the nodes of a ring from a seed: the product's decisions (ring_node.h, list_relay.h, peer_watch.h) with a simulated
+// Plays the nodes of a ring from a seed: the product's decisions (ring_node.h) with a simulated
 // network, source, disks and clock. A seed gives the same run every time, so each failure can be played again.
 //
 // Threads: one at a time.

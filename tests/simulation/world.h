@@ -16,8 +16,6 @@
 #include <utility>
 #include <vector>
 
-#include "staging/transfer/exchange/list_relay.h"
-#include "staging/transfer/exchange/peer_watch.h"
 #include "staging/transfer/exchange/ring_node.h"
 #include "tests/simulation/ring_world.h"
 

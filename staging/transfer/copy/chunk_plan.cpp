@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <limits>
+#include <queue>
+#include <tuple>
+#include <utility>
 
 #include "common/error.h"
 
@@ -46,6 +49,121 @@ std::uint32_t ChunkPlan::bytes(std::size_t chunk) const {
   std::uint32_t sum = 0;
   for (const Extent& extent : extents(chunk)) sum += extent.bytes;
   return sum;
+}
+
+namespace {
+
+/// Chunks of one file, or one chunk of small files.
+struct Run {
+  std::size_t begin = 0;
+  std::size_t end = 0;
+  std::size_t size() const { return end - begin; }
+};
+
+std::vector<Run> runs_of(const StreamPlan& plan, const std::vector<bool>& held) {
+  std::vector<Run> runs;
+  for (std::size_t source = 0; source < plan.sources(); ++source) {
+    if (held[source]) continue;
+    const ChunkPlan& files = plan.plan(source);
+    for (std::size_t chunk = 0; chunk < files.size();) {
+      const std::size_t end = files.last_chunk(files.extents(chunk)[0].file) + 1;
+      runs.push_back({plan.first(source) + chunk, plan.first(source) + end});
+      chunk = end;
+    }
+  }
+  return runs;
+}
+
+/// The number of chunks that each reader has.
+class Loads {
+ public:
+  Loads(std::size_t chunks, std::size_t readers) : chunks_(chunks), loads_(readers) {}
+
+  std::size_t& of(std::size_t reader) { return loads_[reader]; }
+  std::size_t fair(std::size_t reader) const {
+    return chunks_ * (reader + 1) / loads_.size() - chunks_ * reader / loads_.size();
+  }
+  /// Whether the reader may take a whole file. A little more than a fair share is allowed, because files differ.
+  bool fits(std::size_t load, std::size_t run) const {
+    constexpr std::size_t kTolerance = 16;
+    return (load + run) * loads_.size() * kTolerance <= chunks_ * (kTolerance + 1);
+  }
+
+ private:
+  std::size_t chunks_;
+  std::vector<std::size_t> loads_;
+};
+
+/// A reader and the number of chunks of one file that it reads.
+using Part = std::pair<std::size_t, std::size_t>;
+
+// Lets the chunks of a file alternate between its readers, each in proportion to its part.
+void alternate(const Run& run, const std::vector<Part>& parts, std::vector<std::uint32_t>& dealt) {
+  constexpr std::uint64_t kScale = std::uint64_t{1} << 24U;
+  std::vector<std::pair<std::uint64_t, std::size_t>> turns;
+  for (const auto& [reader, count] : parts) {
+    for (std::size_t i = 0; i < count; ++i) turns.emplace_back((2 * i + 1) * kScale / count, reader);
+  }
+  std::sort(turns.begin(), turns.end());
+  for (std::size_t i = 0; i < turns.size(); ++i)
+    dealt[run.begin + i] = static_cast<std::uint32_t>(turns[i].second);
+}
+
+}  // namespace
+
+StreamPlan::StreamPlan(std::vector<const ChunkPlan*> plans) : plans_(std::move(plans)), first_{0} {
+  for (const ChunkPlan* const plan : plans_) first_.push_back(first_.back() + plan->size());
+}
+
+StreamPlan::Place StreamPlan::place(std::size_t chunk) const {
+  const auto after = std::upper_bound(first_.begin(), first_.end(), chunk);
+  const auto source = static_cast<std::size_t>(after - first_.begin()) - 1;
+  return {source, chunk - first_[source]};
+}
+
+std::uint32_t StreamPlan::bytes(std::size_t chunk) const {
+  const Place at = place(chunk);
+  return plans_[at.source]->bytes(at.chunk);
+}
+
+std::vector<std::uint32_t> deal_chunks(const StreamPlan& plan, std::uint32_t readers,
+                                       const std::vector<bool>& held) {
+  std::vector<std::uint32_t> dealt(plan.size(), kNoReader);
+  const std::vector<Run> runs = runs_of(plan, held);
+  std::size_t chunks = 0;
+  for (const Run& run : runs) chunks += run.size();
+  Loads loads(chunks, readers);
+  using Turn = std::pair<std::size_t, std::uint32_t>;  // load, reader
+  std::priority_queue<Turn, std::vector<Turn>, std::greater<>> turns;
+  for (std::uint32_t reader = 0; reader < readers; ++reader) turns.emplace(0, reader);
+  std::vector<Run> left;
+  for (const Run& run : runs) {
+    const auto [load, reader] = turns.top();
+    if (!loads.fits(load, run.size())) {
+      left.push_back(run);
+      continue;
+    }
+    turns.pop();
+    turns.emplace(loads.of(reader) += run.size(), reader);
+    std::fill(dealt.begin() + static_cast<std::ptrdiff_t>(run.begin),
+              dealt.begin() + static_cast<std::ptrdiff_t>(run.end), reader);
+  }
+  std::size_t reader = 0;
+  for (const Run& run : left) {
+    std::vector<Part> parts;
+    for (std::size_t rest = run.size(); rest > 0;) {
+      const bool last = reader + 1 == readers;
+      const std::size_t fair = loads.fair(reader);
+      const std::size_t free = fair > loads.of(reader) ? fair - loads.of(reader) : 0;
+      const std::size_t taken = last ? rest : std::min(free, rest);
+      if (taken > 0) parts.emplace_back(reader, taken);
+      loads.of(reader) += taken;
+      rest -= taken;
+      if (!last && loads.of(reader) >= fair) ++reader;
+    }
+    alternate(run, parts, dealt);
+  }
+  return dealt;
 }
 
 }  // namespace lockstep::transfer

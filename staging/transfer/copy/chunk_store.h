@@ -1,9 +1,9 @@
-// The part of an object that a copy has so far: the chunks on disk and their digests, the journal of the
-// durable ones, and the digest of each file, which is computed in the order of its bytes while they arrive.
-// Chunks may arrive in any order and from several threads, and many files may be incomplete at the same time. A
-// chunk that is early in its file stays in memory for a moment, or is read back from the disk when its turn comes.
+// The part of an object that a copy has so far: the chunks on disk and their digests, the journal of the durable ones, and the
+// digest of each file, which is computed in the order of its bytes while they arrive. Chunks may arrive in any order and from
+// several threads, and many files may be incomplete at the same time. A chunk that is early in its file stays in memory for a
+// moment, or is read back from the disk when its turn comes.
 //
-// Threads: put(), read(), has() and digest() from any; the rest belongs to one thread.
+// Threads: ObjectChunks, and put(), read(), has() and digest() of ChunkStore from any; the rest belongs to one thread.
 #pragma once
 
 #include <cstdint>
@@ -13,16 +13,81 @@
 #include <map>
 #include <mutex>
 #include <set>
+#include <span>
 #include <thread>
 #include <vector>
 
+#include "common/file_system.h"
 #include "staging/pack/digest.h"
-#include "staging/transfer/copy/chunk_buffers.h"
-#include "staging/transfer/copy/chunk_journal.h"
 #include "staging/transfer/copy/chunk_plan.h"
-#include "staging/transfer/copy/local_files.h"
+#include "staging/transfer/copy/copied_files.h"
+#include "staging/transfer/copy/limits.h"
+#include "staging/transfer/source.h"
 
 namespace lockstep::transfer {
+
+/// The journal lies beside the folder of an object's files.
+inline constexpr const char* kJournalName = "journal";
+
+struct DoneChunk {
+  std::uint64_t chunk = 0;
+  pack::Digest digest{};
+};
+
+/// Which chunks are durable, so that a copy that was killed can be continued. A record is written after its chunk's bytes were
+/// synced. It is a hint, not a promise: the next copy reads the chunks back and keeps those that still have their digest. The
+/// journal stays in the object, so that single pieces can be checked later and sent to other nodes with their digests.
+///
+///   "LOCKJRNL" version:u32 chunk_bytes:u32 plan:16 bytes       the digest of the list of files
+///   { chunk:u64 digest:16 bytes check:u64 }...                 check: XXH3-64 of the 24 bytes before it
+class ChunkJournal {
+ public:
+  /// The records up to the first one that is torn or damaged.
+  struct Content {
+    std::uint32_t chunk_bytes = 0;  ///< 0 if there is no journal
+    pack::Digest plan{};
+    std::vector<DoneChunk> chunks;  ///< if a chunk occurs several times, the last record holds
+  };
+  static Content read(FileSystem& system, const std::filesystem::path& file);
+
+  /// Continues the journal in `file` if it belongs to this plan; begins a new one otherwise.
+  ChunkJournal(FileSystem& system, std::filesystem::path file, const pack::Digest& plan,
+               std::uint32_t chunk_bytes);
+
+  /// The records that it had when it was opened, without a torn end.
+  const std::vector<DoneChunk>& found() const { return found_; }
+
+  /// Adds records durably. The chunks' bytes must be synced already.
+  void add(const std::vector<DoneChunk>& chunks);
+
+ private:
+  FileSystem& system_;
+  std::filesystem::path file_;
+  UniqueFd fd_;
+  std::uint64_t end_ = 0;
+  std::vector<DoneChunk> found_;
+};
+
+/// The chunks of an object of the cache, with the digests in its journal: a receiver of a chunk finds damage, and nothing is
+/// hashed before it is sent.
+class ObjectChunks {
+ public:
+  ObjectChunks(FileSystem& system, const std::filesystem::path& folder,
+               const std::vector<ManifestFile>& files, const ChunkJournal::Content& journal,
+               std::uint32_t chunk_bytes);
+  const ChunkPlan& plan() const { return plan_; }
+  /// False if the object was copied in other chunks, or if its journal is torn.
+  bool has_digests() const { return has_digests_; }
+  /// False if it cannot be read, or if its digest is not known.
+  bool read(std::size_t chunk, std::span<std::byte> into) { return has_digests_ && files_.read(chunk, into); }
+  pack::Digest digest(std::size_t chunk) const { return digests_[chunk]; }
+
+ private:
+  ChunkPlan plan_;
+  LocalFiles files_;
+  std::vector<pack::Digest> digests_;
+  bool has_digests_ = false;
+};
 
 class ChunkStore {
  public:

@@ -10,6 +10,7 @@
 #include "common/error.h"
 #include "common/sockets.h"
 #include "common/thread.h"
+#include "common/tool.h"
 
 namespace lockstep::transfer {
 namespace {
@@ -21,6 +22,17 @@ constexpr std::ptrdiff_t kMaxUnauthenticated = 16;
 constexpr milliseconds kBusyLook{5};  // between two looks for a request, while chunks are sent
 constexpr milliseconds kClosing{1};   // between two checks for the end of a dropped connection
 constexpr milliseconds kIdle{100};
+
+void check_releases(const std::map<std::uint32_t, nlohmann::json>& messages, PeerGroup& peers) {
+  std::map<std::string, std::string> nodes;  // one of each release
+  for (const auto& [node, message] : messages)
+    nodes.try_emplace(message.value("release", "an unknown one"), message.value("name", peers.name(node)));
+  if (nodes.size() < 2) return;
+  std::string list;
+  for (const auto& [release, node] : nodes) list += (list.empty() ? "" : ", ") + release + " on " + node;
+  throw OtherRelease("the nodes run different releases of Lockstep (" + list +
+                     "): each of them reads all data from the source");
+}
 
 }  // namespace
 
@@ -50,18 +62,16 @@ Exchange::Exchange(const Options& options)
 }
 
 Exchange::~Exchange() {
-  end();
-  acceptor_.join();
-  for (Client& client : clients_) client.thread.join();
-}
-
-void Exchange::end() {
   ended_ = true;
   ::shutdown(socket_.get(), SHUT_RDWR);  // connections are refused from now on
-  const std::lock_guard lock(mutex_);
-  for (Client& client : clients_) {
-    if (client.fd >= 0) ::shutdown(client.fd, SHUT_RDWR);
+  {
+    const std::lock_guard lock(mutex_);
+    for (Client& client : clients_) {
+      if (client.fd >= 0) ::shutdown(client.fd, SHUT_RDWR);
+    }
   }
+  acceptor_.join();
+  for (Client& client : clients_) client.thread.join();
 }
 
 void Exchange::accept_all() {
@@ -70,7 +80,7 @@ void Exchange::accept_all() {
     pollfd wait{socket_.get(), POLLIN, 0};
     if (::poll(&wait, 1, static_cast<int>(kIdle.count())) <= 0 || ended_) continue;
     {
-      const std::lock_guard lock(mutex_);  // end() walks through the list
+      const std::lock_guard lock(mutex_);  // the destructor walks through the list
       std::erase_if(clients_, [](Client& client) {
         if (!client.ended) return false;
         client.thread.join();
@@ -95,7 +105,7 @@ void Exchange::accept_all() {
 
 void Exchange::take_client(UniqueFd socket) {
   const std::lock_guard lock(mutex_);
-  if (ended_) return;  // end() has closed the others
+  if (ended_) return;  // the destructor has closed the others
   Client& client = clients_.emplace_back();
   client.fd = socket.get();
   client.socket = std::move(socket);
@@ -188,12 +198,6 @@ void Exchange::talk(PeerLink& link) {
   }
 }
 
-std::shared_ptr<Ring> Exchange::ring(std::size_t number) {
-  const std::lock_guard lock(mutex_);
-  const auto found = rings_.find(number);
-  return found == rings_.end() ? nullptr : found->second;
-}
-
 void Exchange::take_request(PeerLink& link, Feed& feed, const std::string& line) {
   const std::vector<std::string> words = words_of(line);
   if (words.size() < 3) throw PeerError("unexpected message");
@@ -222,7 +226,13 @@ void Exchange::take_request(PeerLink& link, Feed& feed, const std::string& line)
 
 // The successor may ask before this node is ready.
 void Exchange::wait_for_ring(Feed& feed) {
-  if (!feed.asked || feed.ring || !(feed.ring = ring(feed.number))) return;
+  if (!feed.asked || feed.ring) return;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = rings_.find(feed.number);
+    if (found == rings_.end()) return;
+    feed.ring = found->second;
+  }
   if (!feed.lists.empty()) feed.ring->successor_wants_lists(feed.generation, feed.lists);
   if (feed.wanted) feed.ring->successor_wants_chunks(feed.generation, *std::exchange(feed.wanted, {}));
 }
@@ -273,19 +283,52 @@ void Exchange::withdraw(std::size_t number) {
   ring->close();
 }
 
-std::unique_ptr<PeerLink> Exchange::connect(const std::vector<std::string>& hosts, int port,
-                                            std::uint32_t node_id) const {
+std::unique_ptr<PeerLink> Exchange::connect(const RingPart::Peer& peer) const {
   UniqueFd socket;
   try {
-    socket = connect_to(hosts, port, options_.timeouts.quiet, "it");
+    socket = connect_to(peer.hosts, peer.port, options_.timeouts.quiet, "it");
   } catch (const Error& error) {
     throw PeerLost(error.what());
   }
   auto link = std::make_unique<PeerLink>(std::move(socket), PeerLink::Role::client, options_.key,
                                          options_.step, options_.timeouts);
   const std::uint32_t found = link->handshake(options_.node_id);
-  if (found != node_id) throw PeerError(fmt::format("it is node {} of the step, not {}", found, node_id));
+  if (found != peer.node) throw PeerError(fmt::format("it is node {} of the step, not {}", found, peer.node));
   return link;
+}
+
+PeerGroup::PeerGroup(Rendezvous& rendezvous, const Exchange::Options& options, std::vector<std::string> names)
+    : rendezvous_(rendezvous),
+      self_(options.node_id),
+      step_(options.step),
+      exchange_(options),
+      names_(std::move(names)) {
+  std::vector<std::string> hosts{rendezvous.own_address(), name(self_)};
+  const std::string address = address_in(options.peer_networks);
+  uses_peer_network_ = !address.empty();
+  if (uses_peer_network_) hosts = {address};
+  rendezvous_.set_address({{"name", name(self_)}, {"hosts", hosts}, {"port", exchange_.port()}});
+}
+
+std::map<std::uint32_t, nlohmann::json> PeerGroup::hello(nlohmann::json data) {
+  data["release"] = version();
+  // All releases call the round by this name.
+  std::map<std::uint32_t, nlohmann::json> messages = gather("places", std::move(data));
+  check_releases(messages, *this);
+  return messages;
+}
+
+std::map<std::uint32_t, nlohmann::json> PeerGroup::gather(const std::string& round, nlohmann::json data) {
+  std::map<std::uint32_t, nlohmann::json> messages;
+  const nlohmann::json all = rendezvous_.gather(round, std::move(data));
+  for (const auto& [node, message] : all.items()) {
+    if (!message.is_null()) messages.emplace(static_cast<std::uint32_t>(std::stoul(node)), message);
+  }
+  return messages;
+}
+
+std::string PeerGroup::name(std::uint32_t node) const {
+  return node < names_.size() ? names_[node] : fmt::format("node {} of the step", node);
 }
 
 }  // namespace lockstep::transfer

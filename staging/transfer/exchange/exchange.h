@@ -1,15 +1,8 @@
-// Nodes pass chunks on to each other, so that data which all of them need is read from the source once. All nodes of the
-// step form one ring for all sources, in their order: each one connects to the node before it, its predecessor, and asks for
-// all that it lacks. The predecessor sends each chunk as soon as it has it. So every node sends the data at most once,
-// however many nodes there are, and needs as many threads and connections as on two nodes.
-//
-//   source ──shares──► n1 ──► n2 ──► n3 ──► … ──► n1
-//
-// If some nodes have the data in their caches already, it goes around the ring from them, and the source is not read.
+// Serves the successor in the ring (docs/design/ring.md), and connects to the predecessor.
 //
 // A conversation, over TLS 1.3 with the one-time key of the step (secure_connection.h, service "exchange JOB.STEP"), is in
 // lines; bytes follow some of them. A node that has munge also demands a fresh credential of the same user, made for this
-// connection (munge_credential.h). RING numbers the rings of a step, GENERATION the successor's connections.
+// connection. RING numbers the rings of a step, GENERATION the successor's connections.
 //
 //   both       hello NODE CREDENTIAL|-          who this is
 //   successor  lists RING GENERATION SOURCE...  the lists of files of these sources
@@ -24,37 +17,28 @@
 //              gone RING                             I have left the ring
 //              alive RING HERE IDLE                  when nothing else was sent for a while; HERE wanted chunks are here
 //
-// The decisions of a node: ring_node.h for chunks, list_relay.h for lists, peer_watch.h for a predecessor that says nothing.
-// Receiving waits only for the node's own disk, never for sending: a chunk that a slow successor has not taken soon
-// after it is stored is read back from the disk. So nodes with little memory cannot wait for each other in a circle. Indexes that lie
-// beside the data (side_indexes.h) are not exchanged: each node reads them after the data, 40 to 50 bytes for each record of
-// a TFRecord or RecordIO file.
-//
-// Damage: objects keep the digest of every chunk. A holder sends that digest with the chunk, and the receiver compares it
-// before it passes the chunk on; if it differs, it alone reads the chunk from the source, and names the sender in the round
-// of contents, so that the sender checks its copy. If a whole file does not match the pack's index, its chunks are compared
-// with the source, and the nodes that read other bytes there are named. Data without an index is compared between the nodes
-// before it is published.
-//
 // A connection that has not authenticated within some seconds is dropped; of more than 16 of those, the oldest is
 // dropped earlier. Memory: one chunk for each connection of the successor; the receiving side shares the budget of the copy.
 //
-// Threads: safe from any. One thread accepts connections, and one serves each connection.
+// Threads: safe from any, except that rounds come one at a time. One thread accepts connections, and one serves each connection.
 #pragma once
 
 #include <atomic>
 #include <condition_variable>
+#include <cstdint>
 #include <list>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "common/files.h"
 #include "common/leaf/subnet.h"
-#include "staging/transfer/copy/chunk_buffers.h"
+#include "staging/rendezvous/rendezvous.h"
+#include "staging/transfer/copy/limits.h"
 #include "staging/transfer/exchange/peer_link.h"
 #include "staging/transfer/exchange/ring.h"
 
@@ -83,9 +67,6 @@ class Exchange {
   Exchange(const Exchange&) = delete;
   Exchange& operator=(const Exchange&) = delete;
 
-  /// Closes all connections and serves nothing from then on.
-  void end();
-
   int port() const { return port_; }
   const PeerTimeouts& timeouts() const { return options_.timeouts; }
 
@@ -95,8 +76,7 @@ class Exchange {
   void withdraw(std::size_t number);
 
   /// Connects to another node; both authenticate. Throws PeerError.
-  std::unique_ptr<PeerLink> connect(const std::vector<std::string>& hosts, int port,
-                                    std::uint32_t node_id) const;
+  std::unique_ptr<PeerLink> connect(const RingPart::Peer& peer) const;
 
  private:
   struct Client;
@@ -108,7 +88,6 @@ class Exchange {
   void take_client(UniqueFd socket);
   bool may_accept();
   void drop_oldest_unauthenticated();
-  std::shared_ptr<Ring> ring(std::size_t number);
   void take_request(PeerLink& link, Feed& feed, const std::string& line);
   void wait_for_ring(Feed& feed);
   bool send_next(PeerLink& link, Feed& feed);
@@ -123,6 +102,45 @@ class Exchange {
   std::map<std::size_t, std::shared_ptr<Ring>> rings_;
   std::list<Client> clients_;
   std::thread acceptor_;
+};
+
+/// Nodes of the step run different releases, which do not cooperate. All of them see that, and each can read the source
+/// alone.
+class OtherRelease : public Error {
+ public:
+  using Error::Error;
+};
+
+class PeerGroup {
+ public:
+  /// Opens the exchange and tells the rendezvous where it is: at this node's address in `options.peer_networks`, or else
+  /// where srun sees this node. `names` has the name of each node of the step, for messages and as this node's address.
+  /// `rendezvous` must outlive this object. Throws Error if the rendezvous is lost.
+  PeerGroup(Rendezvous& rendezvous, const Exchange::Options& options, std::vector<std::string> names);
+
+  std::uint32_t self() const { return self_; }
+  bool uses_peer_network() const { return uses_peer_network_; }
+  Exchange& exchange() { return exchange_; }
+  Rendezvous& rendezvous() { return rendezvous_; }
+
+  /// As Rendezvous::gather(), by node, without the nodes that have left or failed.
+  std::map<std::uint32_t, nlohmann::json> gather(const std::string& round, nlohmann::json data);
+
+  /// The first round: adds the release of this node to `data`, and compares those of all nodes. Throws OtherRelease as
+  /// described above.
+  std::map<std::uint32_t, nlohmann::json> hello(nlohmann::json data);
+
+  std::string name(std::uint32_t node) const;
+  /// "JOB.STEP"
+  const std::string& step() const { return step_; }
+
+ private:
+  Rendezvous& rendezvous_;
+  std::uint32_t self_;
+  std::string step_;
+  Exchange exchange_;
+  bool uses_peer_network_ = false;
+  std::vector<std::string> names_;
 };
 
 }  // namespace lockstep::transfer

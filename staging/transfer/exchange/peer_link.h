@@ -1,6 +1,6 @@
 // One connection of the exchange: lines over TLS, some of them followed by bytes (exchange.h lists them).
 //
-// Threads: one at a time.
+// Threads: a PeerLink one at a time; functions are safe from any.
 #pragma once
 
 #include <chrono>
@@ -15,9 +15,16 @@
 #include "common/files.h"
 #include "common/running_time.h"
 #include "staging/rendezvous/secure_connection.h"
-#include "staging/transfer/exchange/peer_watch.h"
+#include "staging/transfer/exchange/ring_node.h"
 
 namespace lockstep::transfer {
+
+/// A credential of munge for `text`, which proves which user is at the other end of a connection: only the same user can decode
+/// it, and only once. nullopt if this machine has no munge: libmunge is loaded at run time.
+std::optional<std::string> munge_encode(const std::string& text);
+
+/// Whether the credential is of this process's user, and for `text`.
+bool munge_verify(const std::string& credential, const std::string& text);
 
 class PeerLink {
  public:

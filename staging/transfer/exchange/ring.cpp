@@ -22,22 +22,12 @@ void Ring::changed() {
   end_.notify_all();
 }
 
-std::optional<std::size_t> Ring::next_to_make() {
-  const std::lock_guard lock(mutex_);
-  return relay_.next_to_make();
-}
-
 void Ring::list_made(std::size_t source, std::shared_ptr<const std::string> list) {
   const std::lock_guard lock(mutex_);
   relay_.made(source, list->size());
   lists_[source] = std::move(list);
   texts_[source] = {};
   changed();
-}
-
-std::vector<std::size_t> Ring::wanted_lists() {
-  const std::lock_guard lock(mutex_);
-  return relay_.wanted();
 }
 
 bool Ring::list_arrived(std::size_t source, std::uint64_t offset, std::uint64_t total,

@@ -1,4 +1,4 @@
-// One ring on one node: what the threads that receive, read, store and send share. ring_node.h and list_relay.h decide; this
+// One ring on one node: what the threads that receive, read, store and send share. RingNode and ListRelay decide; this
 // class lets the threads wait, and keeps the lists, the chunks that are not stored yet, and a few that were stored a moment ago:
 // a successor that keeps up gets them from memory, one that lags from the disk.
 //
@@ -19,8 +19,7 @@
 #include <vector>
 
 #include "staging/pack/digest.h"
-#include "staging/transfer/copy/chunk_buffers.h"
-#include "staging/transfer/exchange/list_relay.h"
+#include "staging/transfer/copy/limits.h"
 #include "staging/transfer/exchange/ring_node.h"
 
 namespace lockstep::transfer {
@@ -50,9 +49,7 @@ class Ring {
 
   // Lists of files, by the source's number in the ring.
 
-  std::optional<std::size_t> next_to_make();
   void list_made(std::size_t source, std::shared_ptr<const std::string> list);
-  std::vector<std::size_t> wanted_lists();
   /// False if the piece was not asked for.
   bool list_arrived(std::size_t source, std::uint64_t offset, std::uint64_t total,
                     std::span<const std::byte> piece);
@@ -68,23 +65,27 @@ class Ring {
   std::optional<std::size_t> take_read();
   /// What decides, locked as long as the result lives, which must not wait for anything. Then all threads look at what has
   /// changed, or none, if they do not wait for it.
+  template <typename Decider>
   class Decisions {
    public:
-    Decisions(Ring& ring, bool wakes) : ring_(ring), wakes_(wakes), lock_(ring.mutex_) {}
+    Decisions(Ring& ring, Decider& decider, bool wakes)
+        : ring_(ring), decider_(decider), wakes_(wakes), lock_(ring.mutex_) {}
     ~Decisions() {
       if (wakes_) ring_.changed();
     }
     Decisions(const Decisions&) = delete;
     Decisions& operator=(const Decisions&) = delete;
-    RingNode* operator->() { return &*ring_.node_; }
+    Decider* operator->() { return &decider_; }
 
    private:
     Ring& ring_;
+    Decider& decider_;
     const bool wakes_;
     const std::lock_guard<std::mutex> lock_;
   };
-  Decisions node() { return {*this, true}; }
-  Decisions look() { return {*this, false}; }
+  Decisions<ListRelay> lists() { return {*this, relay_, false}; }
+  Decisions<RingNode> node() { return {*this, *node_, true}; }
+  Decisions<RingNode> look() { return {*this, *node_, false}; }
   /// Of the lists too, if they are not complete.
   void predecessor_lost();
   /// Makes a chunk available to the successor while it is stored.

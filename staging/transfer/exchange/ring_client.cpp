@@ -17,7 +17,7 @@ using std::chrono::nanoseconds;
 
 constexpr std::size_t kNumbersInLine = 256;  // a line has 8,192 bytes
 constexpr milliseconds kLaneRate{250};       // how long the first connection is measured
-constexpr const char* kLeft = "it has left the step";
+constexpr const char* kHasLeft = "it has left the step";
 constexpr const char* kSendsNone = "it has chunks and sends none";
 
 void send_numbers(PeerLink& link, const std::string& line, const std::vector<std::size_t>& numbers) {
@@ -35,8 +35,12 @@ nanoseconds thread_cpu_time() {
 
 }  // namespace
 
-RingClient::RingClient(Ring& ring, Options options)
-    : ring_(ring), options_(std::move(options)), watch_(options_.timeouts), lanes_(options_.lanes) {
+RingClient::RingClient(Ring& ring, PeerGroup& peers, Options options)
+    : ring_(ring),
+      peers_(peers),
+      options_(std::move(options)),
+      watch_(timeouts()),
+      lanes_(std::max<std::size_t>(options_.context.options.sizes.lanes, 1)) {
 }
 
 void RingClient::get_lists() {
@@ -47,7 +51,7 @@ void RingClient::get_chunks() {
   chunks_ = true;
   if (lost_) ring_.predecessor_lost();
   time_.tick();  // what happened in between was this node's work
-  watch_ = PeerWatch(options_.timeouts);
+  watch_ = PeerWatch(timeouts());
   follow();
   stop();
 }
@@ -58,11 +62,11 @@ void RingClient::stop() {
 }
 
 bool RingClient::done() {
-  return chunks_ ? ring_.finished() : ring_.wanted_lists().empty();
+  return chunks_ ? ring_.finished() : ring_.lists()->wanted().empty();
 }
 
 void RingClient::follow() {
-  while (!done() && !lost_ && options_.connect) {
+  while (!done() && !lost_ && options_.part.nodes > 1) {
     if (const std::string why = try_once(); !why.empty()) lose(why);
   }
 }
@@ -70,16 +74,17 @@ void RingClient::follow() {
 void RingClient::lose(const std::string& why) {
   lost_ = true;
   // The node itself, or the plugin there, says why it has left.
-  if (why != kLeft) {
-    options_.note(
-        fmt::format("gave up on {} ({}); what it had not sent is read from the source", options_.name, why));
+  if (why != kHasLeft) {
+    options_.context.tally.note(
+        fmt::format("gave up on {} ({}); what it had not sent is read from the source",
+                    options_.part.predecessor.name, why));
   }
   ring_.predecessor_lost();
 }
 
 // Connects and receives until the connection ends. Returns why the predecessor is lost, or "".
 std::string RingClient::try_once() {
-  const bool left = options_.has_left();
+  const bool left = has_left();
   switch (watch_.tick(time_.tick())) {
     case PeerWatch::Next::silent:
       return why_.empty() ? "no answer" : why_;
@@ -87,17 +92,17 @@ std::string RingClient::try_once() {
       return kSendsNone;
     case PeerWatch::Next::wait:
     case PeerWatch::Next::retry:
-      if (left) return kLeft;
-      ring_.wait_for_end(options_.timeouts.look);
+      if (left) return kHasLeft;
+      ring_.wait_for_end(timeouts().look);
       return "";
     case PeerWatch::Next::connect:
       break;
   }
-  if (left) return kLeft;
+  if (left) return kHasLeft;
   watch_.tries();
   bool connected = false;
   try {
-    const std::unique_ptr<PeerLink> link = options_.connect();
+    const std::unique_ptr<PeerLink> link = connect();
     connected = true;
     watch_.connected();
     time_.tick();
@@ -108,7 +113,7 @@ std::string RingClient::try_once() {
     // One that listens and does not answer: the handshake has waited for it.
     if (!connected && dynamic_cast<const PeerSilent*>(&broken) != nullptr) {
       time_.tick();
-      watch_.tick(options_.timeouts.quiet);
+      watch_.tick(timeouts().quiet);
     }
   } catch (const PeerError& error) {
     return error.what();
@@ -122,7 +127,7 @@ void RingClient::subscribe(PeerLink& link) {
   idle_ = false;
   if (!chunks_)
     return link.send(fmt::format("lists {} {} {}", options_.number, generation_.load(),
-                                 fmt::join(ring_.wanted_lists(), " ")));
+                                 fmt::join(ring_.lists()->wanted(), " ")));
   const std::vector<std::byte> wanted = ring_.node()->wanted();
   link.send(fmt::format("want {} {} {}", options_.number, generation_.load(), wanted.size()), wanted);
   send_numbers(link, fmt::format("read {}", options_.number), ring_.look()->handed_over());
@@ -136,14 +141,14 @@ void RingClient::talk(PeerLink& link) {
     if (chunks_) {
       send_changes(link);
       if (ring_.look()->all_begun()) {
-        if (options_.has_left()) throw PeerError(kLeft);
-        ring_.wait_for_end(options_.timeouts.look);
+        if (has_left()) throw PeerError(kHasLeft);
+        ring_.wait_for_end(timeouts().look);
         time_.tick();
         watch_.heard();
         continue;
       }
     }
-    if (const std::optional<std::string> line = link.receive(options_.timeouts.look)) {
+    if (const std::optional<std::string> line = link.receive(timeouts().look)) {
       take_line(link, *line, true);
       time_.tick();  // waiting for this node's disk is not the predecessor's silence
     } else {
@@ -154,7 +159,7 @@ void RingClient::talk(PeerLink& link) {
 }
 
 void RingClient::check_time() {
-  if (options_.has_left()) throw PeerError(kLeft);
+  if (has_left()) throw PeerError(kHasLeft);
   if (heard_.exchange(false)) heard(true);
   const PeerWatch::Next next = watch_.tick(time_.tick());
   if (next == PeerWatch::Next::sends_none) throw PeerError(kSendsNone);
@@ -174,7 +179,7 @@ void RingClient::looked(bool came, milliseconds silent, bool first, std::uint64_
     if (lost_ || generation != generation_) throw PeerLost("another connection to it broke");
     if (came) heard_ = true;
     // The first connection may wait for this chunk alone.
-    if (silent > options_.timeouts.quiet) throw PeerSilent("no answer");
+    if (silent > timeouts().quiet) throw PeerSilent("no answer");
     return;
   }
   if (came) heard(false);
@@ -235,7 +240,7 @@ void RingClient::take_chunk(PeerLink& link, const std::vector<std::string>& word
   if (chunk >= ring_.look()->size()) throw PeerError("its chunk does not exist");
   if (bytes != ring_.bytes(chunk)) throw PeerError("its chunk has another size");
   if (first) idle_ = parse_number(words[4]) != 0;
-  ChunkBuffers::Buffer data = options_.buffer(static_cast<std::uint32_t>(bytes));
+  ChunkBuffers::Buffer data = options_.context.resources.memory.chunks.take(bytes);
   if (first) time_.tick();  // a full disk of this node
   const std::uint64_t generation = generation_;
   const bool wanted = ring_.look()->begin_receiving(chunk);
@@ -257,7 +262,8 @@ void RingClient::take_chunk(PeerLink& link, const std::vector<std::string>& word
   }
   if (!wanted) return;
   if (pack::to_hex(digest) != words[6]) {
-    options_.note(fmt::format("a chunk arrived damaged from {} and is read from the source", options_.name));
+    options_.context.tally.note(fmt::format("a chunk arrived damaged from {} and is read from the source",
+                                            options_.part.predecessor.name));
     note_bad(chunk);
     ring_.node()->arrived_damaged(chunk);
     return;
@@ -290,19 +296,19 @@ void RingClient::get_chunks_too(std::size_t lane) {
   while (!done() && !lost_) {
     const std::uint64_t generation = generation_;
     if (generation == 0 || broken_ == generation) {
-      ring_.wait_for_end(options_.timeouts.look);
+      ring_.wait_for_end(timeouts().look);
       continue;
     }
     std::unique_ptr<PeerLink> link;
     try {
-      link = options_.connect();
+      link = connect();
     } catch (const PeerError&) {
       return;  // the first connection gets all chunks
     }
     try {
       link->send(fmt::format("lane {} {}", options_.number, generation));
       while (!done() && generation == generation_) {
-        if (const std::optional<std::string> line = link->receive(options_.timeouts.look))
+        if (const std::optional<std::string> line = link->receive(timeouts().look))
           take_line(*link, *line, false);
       }
     } catch (const PeerError&) {

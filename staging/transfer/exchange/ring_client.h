@@ -1,6 +1,6 @@
 // Takes all that a node lacks from its predecessor in a ring (exchange.h): first the lists of files, then the chunks.
 //
-// A connection that breaks is made again. The predecessor is lost if it sends nothing for some time (peer_watch.h), if srun
+// A connection that breaks is made again. The predecessor is lost if it sends nothing for some time (PeerWatch), if srun
 // says that it has left, if it has left the ring, refuses this node or breaks the protocol. Then this node reads what it lacks
 // from the source. Time in which this process is stopped does not count.
 //
@@ -17,10 +17,9 @@
 
 #include "common/running_time.h"
 #include "staging/pack/digest.h"
-#include "staging/transfer/copy/chunk_buffers.h"
-#include "staging/transfer/exchange/peer_link.h"
-#include "staging/transfer/exchange/peer_watch.h"
-#include "staging/transfer/exchange/ring.h"
+#include "staging/transfer/exchange/exchange.h"
+#include "staging/transfer/exchange/ring_node.h"
+#include "staging/transfer/source_lookup.h"
 
 namespace lockstep::transfer {
 
@@ -28,24 +27,15 @@ class RingClient {
  public:
   struct Options {
     std::size_t number = 0;  ///< of the ring
-    PeerTimeouts timeouts{};
-    std::string name;  ///< of the predecessor, for messages
-    /// Empty if this node is alone.
-    std::function<std::unique_ptr<PeerLink>()> connect;
-    /// Whether srun says that the predecessor has left.
-    std::function<bool()> has_left;
-    std::function<ChunkBuffers::Buffer(std::uint32_t bytes)> buffer;
+    const RingPart& part;
+    const PutContext& context;  ///< of any source: for memory and notes
     /// Takes note of a chunk that arrived, before Ring::arrived().
     std::function<void(const CheckedChunk&)> count;
-    /// Takes a line for the user.
-    std::function<void(const std::string&)> note;
-    /// Connections for chunks: at most, and from the start.
-    std::size_t max_lanes = 1;
-    std::size_t lanes = 1;
+    std::size_t max_lanes = 1;  ///< connections for chunks
   };
 
-  /// `ring` must outlive this object.
-  RingClient(Ring& ring, Options options);
+  /// The references must outlive this object.
+  RingClient(Ring& ring, PeerGroup& peers, Options options);
 
   /// Returns when all lists are here, or when this node must make those that are missing.
   void get_lists();
@@ -60,6 +50,9 @@ class RingClient {
   void stop();
 
  private:
+  const PeerTimeouts& timeouts() const { return peers_.exchange().timeouts(); }
+  std::unique_ptr<PeerLink> connect() { return peers_.exchange().connect(options_.part.predecessor); }
+  bool has_left() { return peers_.rendezvous().has_left(options_.part.predecessor.node); }
   bool done();
   void follow();
   std::string try_once();
@@ -77,6 +70,7 @@ class RingClient {
   void add_lane_if_slow();
 
   Ring& ring_;
+  PeerGroup& peers_;
   Options options_;
   bool chunks_ = false;  // the lists are here
   bool idle_ = false;    // the predecessor can help

@@ -1,30 +1,138 @@
-// Decides what one node of a ring does with the chunks of the data (exchange.h): which ones it reads from the source, which
-// ones it takes from its predecessor, and which ones it sends to its successor. It has no threads, clocks, sockets or files:
-// ring.h runs it for a step, and tests/simulation plays many of them from a seed.
-//
-// Every chunk that no node has is dealt to one reader (chunk_shares.h). A node asks its predecessor for all other chunks that
-// it lacks, so a chunk goes around the ring from its reader until it reaches the reader's predecessor. A node that has read
-// its share is idle; its successor, if it is slower, hands over chunks from the end of its own share. Each chunk is handed
-// over at most once, by the reader to which it was dealt, so chunks cannot go around in circles.
-//
-// A node that loses its predecessor reads all that it lacks from the source, and keeps serving its successor.
+// Decides what one node of a ring does (docs/design/ring.md): PeerWatch for a predecessor that says nothing, ListRelay for the
+// lists of files, RingNode for the chunks. They have no threads, clocks, sockets or files: ring.h runs them for a step, and tests/simulation plays many from a seed.
 //
 // Threads: one at a time.
 #pragma once
 
+#include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <optional>
 #include <set>
 #include <span>
+#include <utility>
 #include <vector>
 
 namespace lockstep::transfer {
 
+struct PeerTimeouts {
+  std::chrono::milliseconds quiet{5000};       ///< without a byte: the connection is made again
+  std::chrono::milliseconds retry{1000};       ///< between two tries
+  std::chrono::milliseconds lost{30'000};      ///< without a byte: the predecessor is lost
+  std::chrono::milliseconds stalled{300'000};  ///< it has wanted chunks and sends none: it is lost
+  std::chrono::milliseconds look{20};  ///< between two looks at what the other side, or another thread, wants
+};
+
+/// Decides when a node connects to its predecessor again, and when the predecessor is lost. It counts the time in which this
+/// process runs (running_time.h), as its caller tells it.
+class PeerWatch {
+ public:
+  enum class Next {
+    wait,       ///< for bytes; the connection is there
+    retry,      ///< wait before the next try
+    connect,    ///< now
+    silent,     ///< lost
+    sends_none  ///< lost
+  };
+
+  explicit PeerWatch(const PeerTimeouts& timeouts) : timeouts_(timeouts), since_try_(timeouts.retry) {}
+
+  /// Time has passed. Returns what to do next.
+  Next tick(std::chrono::milliseconds passed) {
+    silent_ += passed;
+    since_try_ += passed;
+    stalled_ = has_chunks_ ? stalled_ + passed : std::chrono::milliseconds(0);
+    if (silent_ >= timeouts_.lost) return Next::silent;
+    if (stalled_ >= timeouts_.stalled) return Next::sends_none;
+    if (connected_ && (silent_ < timeouts_.quiet || since_try_ < timeouts_.quiet)) return Next::wait;
+    return since_try_ >= timeouts_.retry ? Next::connect : Next::retry;
+  }
+  void tries() { since_try_ = std::chrono::milliseconds(0); }
+  /// It must send something soon: one that only lets this node connect repeatedly is silent too.
+  void connected() {
+    connected_ = true;
+    if (!std::exchange(silent_since_connected_, true))
+      silent_ = std::min(silent_, timeouts_.lost - timeouts_.quiet);
+  }
+  void broken() { connected_ = false; }
+  void heard() {
+    silent_ = std::chrono::milliseconds(0);
+    silent_since_connected_ = false;
+  }
+  /// It sent a piece of a list, or a chunk.
+  void progressed() { stalled_ = std::chrono::milliseconds(0); }
+  /// It says how many of the wanted chunks it has.
+  void has(std::size_t chunks) { has_chunks_ = chunks > 0; }
+
+ private:
+  PeerTimeouts timeouts_;
+  std::chrono::milliseconds silent_{0};
+  std::chrono::milliseconds stalled_{0};
+  std::chrono::milliseconds since_try_;
+  bool connected_ = false;
+  bool silent_since_connected_ = false;
+  bool has_chunks_ = false;
+};
+
+class ListRelay {
+ public:
+  static constexpr std::uint64_t kPiece = std::uint64_t{1} << 20U;
+
+  enum class From {
+    here,        ///< this node makes it, from its copy or from the source
+    predecessor  ///< it comes along the ring
+  };
+
+  /// Of each source.
+  explicit ListRelay(const std::vector<From>& from);
+
+  /// The next list that this node must make, if there is one.
+  std::optional<std::size_t> next_to_make();
+  /// It has that many bytes.
+  void made(std::size_t source, std::uint64_t bytes);
+
+  /// All lists are here.
+  bool complete() const;
+  /// A new connection: the lists to ask for, from their beginning.
+  std::vector<std::size_t> wanted() const;
+  /// A piece arrives, after which the list has offset + bytes. False if it does not continue the list. A piece at 0 begins it
+  /// anew.
+  bool arrived(std::size_t source, std::uint64_t offset, std::uint64_t bytes, std::uint64_t total);
+  /// This node makes the lists that are not complete.
+  void predecessor_lost();
+
+  struct Piece {
+    std::size_t source = 0;
+    std::uint64_t offset = 0;
+    std::uint64_t bytes = 0;
+    std::uint64_t total = 0;
+  };
+  /// The successor asks for a list.
+  void successor_wants(std::size_t source);
+  std::optional<Piece> next_send();
+  bool can_send() const;
+
+ private:
+  struct List {
+    From from = From::predecessor;
+    bool making = false;
+    std::optional<std::uint64_t> total;
+    std::uint64_t here = 0;
+    bool asked = false;  // by the successor
+    std::optional<std::uint64_t> sent;
+
+    bool complete() const { return total == here; }
+    bool can_send() const { return asked && total && (!sent || *sent < here); }
+  };
+
+  std::vector<List> lists_;
+};
+
 class RingNode {
  public:
-  /// `readers` has the place in the ring of the reader of each chunk, or kNoReader (chunk_shares.h). `missing` tells whether
+  /// `readers` has the place in the ring of the reader of each chunk, or kNoReader (chunk_plan.h). `missing` tells whether
   /// this node lacks a chunk.
   RingNode(std::uint32_t place, std::uint32_t nodes, std::vector<std::uint32_t> readers,
            const std::function<bool(std::size_t chunk)>& missing);

@@ -420,7 +420,7 @@ TEST(Exchange, UnauthenticatedConnectionsThatTakeAllDescriptorsShutNobodyOut) {
               (void)!::read(pipe[0], &byte, 1);
               std::string failed;
               try {
-                exchange.connect({"127.0.0.1"}, exchange.port(), 0);
+                exchange.connect({.hosts = {"127.0.0.1"}, .port = exchange.port()});
               } catch (const PeerError& error) {
                 failed = error.what();
               }

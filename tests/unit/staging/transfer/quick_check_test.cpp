@@ -4,8 +4,8 @@
 #include <atomic>
 #include <random>
 
-#include "staging/transfer/check.h"
 #include "staging/transfer/put.h"
+#include "staging/transfer/source_lookup.h"
 #include "tests/unit/staging/staging_world.h"
 
 namespace lockstep::transfer {

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <functional>
 #include <span>
+#include <string>
 
 #include "common/file_system.h"
 
@@ -29,7 +30,19 @@ class SourceReads : public FileSystem {
       : folder_(std::move(folder)), before_(std::move(before)), after_(std::move(after)) {}
   /// The number of reads so far.
   int reads() const { return reads_; }
-  ssize_t call(const FileCall& call) override;
+  ssize_t call(const FileCall& call) override {
+    const std::string file = call.path;
+    if (call.kind != Kind::read || !file.starts_with(folder_.string() + "/")) return FileSystem::call(call);
+    const bool of_shard = std::filesystem::path(file).extension() == ".tar";
+    const SourceRead read{.n = ++reads_,
+                          .of_shards = of_shard ? ++shard_reads_ : 0,
+                          .file = file,
+                          .offset = static_cast<std::uint64_t>(call.offset)};
+    if (before_) before_(read);
+    const ssize_t got = FileSystem::call(call);
+    if (after_ && got > 0) after_(read, {call.into, static_cast<std::size_t>(got)});
+    return got;
+  }
 
  private:
   std::filesystem::path folder_;

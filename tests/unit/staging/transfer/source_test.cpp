@@ -1,6 +1,5 @@
 #include "staging/transfer/source.h"
 
-#include "staging/transfer/manifest.h"
 #include "tests/unit/staging/staging_world.h"
 
 namespace lockstep::transfer {

@@ -11,8 +11,8 @@
 #include <thread>
 
 #include "staging/cache/store.h"
-#include "staging/transfer/heartbeat.h"
 #include "staging/transfer/put.h"
+#include "staging/transfer/source_lookup.h"
 #include "tests/unit/staging/staging_world.h"
 
 namespace lockstep::transfer {

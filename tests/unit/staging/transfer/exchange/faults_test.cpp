@@ -18,9 +18,9 @@
 #include "staging/cache/store.h"
 #include "staging/pack/index.h"
 #include "staging/rendezvous/rendezvous.h"
-#include "staging/transfer/copy/local_files.h"
-#include "staging/transfer/exchange/peer_group.h"
-#include "staging/transfer/manifest.h"
+#include "staging/transfer/copy/copied_files.h"
+#include "staging/transfer/exchange/exchange.h"
+#include "staging/transfer/source.h"
 #include "tests/unit/staging/transfer/nodes_world.h"
 #include "tests/unit/staging/watched_file_system.h"
 
@@ -154,7 +154,7 @@ struct PackChunks {
   PackChunks(const fs::path& pack, std::uint32_t chunk_bytes)
       : PackChunks(pack, chunk_bytes, shards_of(pack::Index::load(pack / pack::kIndexName))) {}
   PackChunks(const fs::path& pack, std::uint32_t chunk_bytes, const std::vector<ManifestFile>& shards)
-      : plan(sizes_of(shards), chunk_bytes), files(FileSystem::real(), pack, names_of(shards), plan) {}
+      : plan(sizes_of(shards), chunk_bytes), files(FileSystem::real(), pack, shards, plan) {}
 
   ChunkPlan plan;
   LocalFiles files;

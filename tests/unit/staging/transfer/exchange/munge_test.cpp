@@ -16,7 +16,6 @@
 #include <thread>
 
 #include "common/files.h"
-#include "staging/transfer/exchange/munge_credential.h"
 #include "staging/transfer/exchange/peer_link.h"
 #include "tests/unit/staging/transfer/nodes_world.h"
 

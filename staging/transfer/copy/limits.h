@@ -1,17 +1,21 @@
-// The memory that a copy may use: buffers for chunks, within one budget. A caller waits until the budget has room, so
-// the number of threads and peers does not change a copy's memory.
+// What the copies of a process, or of all processes into one store, may use together: memory for chunks, and bytes a second.
 //
-// Threads: safe from any; a Buffer belongs to one thread at a time, and may outlive the object.
+// Threads: safe from any; a Buffer belongs to one thread at a time, and may outlive the ChunkBuffers.
 #pragma once
 
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <span>
 
+#include "common/files.h"
+
 namespace lockstep::transfer {
 
+/// Buffers for chunks, within one budget. A caller waits until the budget has room, so the number of threads and peers does not
+/// change a copy's memory.
 class ChunkBuffers {
   struct Memory;
 
@@ -64,6 +68,28 @@ struct CopyMemory {
   /// How many more chunks may stay in memory until the chunks before them in their files are hashed. If all buffers held
   /// such chunks, none could arrive.
   std::atomic<int> early;
+};
+
+/// A limit of bytes per second for all threads of a copy, and for all copies into one store. The state is a single number: the
+/// time at which the next byte may be read. It lies in a file that all processes map, so sharing it needs neither a lock nor a
+/// daemon.
+class Limit {
+ public:
+  /// `bytes_per_second` 0: no limit. `shared` is the file that is shared with other processes, made if
+  /// missing. If it is "" or cannot be used, the limit is for this object alone.
+  Limit(std::uint64_t bytes_per_second, const std::filesystem::path& shared);
+  ~Limit();
+  Limit(const Limit&) = delete;
+  Limit& operator=(const Limit&) = delete;
+
+  /// Returns when these bytes may be read.
+  void take(std::uint64_t bytes);
+
+ private:
+  std::uint64_t rate_;
+  std::atomic<std::uint64_t> own_ = 0;
+  std::atomic<std::uint64_t>* next_ = &own_;  // CLOCK_MONOTONIC, nanoseconds
+  void* mapping_ = nullptr;
 };
 
 }  // namespace lockstep::transfer
