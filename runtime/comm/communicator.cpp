@@ -21,11 +21,6 @@ std::uint64_t duration_ns(std::span<const WorkHandle> works) {
   return end > begin ? end - begin : 0;
 }
 
-WorkHandle Communicator::exchange(std::span<const PeerMessage> /*sends*/,
-                                  std::span<const PeerMessage> /*receives*/, std::string_view label) {
-  fail_usage("the communicator \"{}\" cannot exchange {}: use the one of host memory", name(), label);
-}
-
 void Communicator::check_peers(std::span<const PeerMessage> messages) const {
   for (const PeerMessage& message : messages) {
     if (message.peer < 0 || message.peer >= size() || message.peer == rank())

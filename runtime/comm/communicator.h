@@ -177,11 +177,11 @@ class Communicator {
   virtual WorkHandle reduce_scatter(void* all, Buffer mine, std::string_view label,
                                     ReduceOptions options = {}) = 0;
 
-  /// Sends messages to other ranks and receives messages from them, in host memory. All ranks call it; only those that
-  /// exchange something wait for each other. A rank names each peer at most once in each list, and not itself. Both ranks
-  /// of a message must give the same size. Throws UsageError for a peer that does not exist, and on a device.
+  /// Sends messages to other ranks and receives messages from them. All ranks call it; only those that exchange
+  /// something wait for each other. A rank names each peer at most once in each list, and not itself. Both ranks of a
+  /// message must give the same size. Throws UsageError for a peer that does not exist.
   virtual WorkHandle exchange(std::span<const PeerMessage> sends, std::span<const PeerMessage> receives,
-                              std::string_view label);
+                              std::string_view label) = 0;
 
   /// Done when every rank has asked for it.
   virtual WorkHandle barrier(std::string_view label) = 0;

@@ -58,7 +58,8 @@ ParameterGroups without_parameters(const ParameterGroups& groups,
 
 namespace {
 
-// Tensors that are on the device are not copied. Ranks exchange state in host memory.
+// Tensors that are on the device are not copied. Ranks exchange state in host memory: it comes from a checkpoint or goes
+// into one, and when the buckets change the device needs no space for the old state and the new one.
 std::vector<StatePiece> moved_to(torch::Device device, std::vector<StatePiece> pieces) {
   for (StatePiece& piece : pieces) {
     for (auto& [key, value] : piece.state) {

@@ -2,7 +2,8 @@
 // training step. The model is bench_ddp's Transformer with an output layer, 20 M parameters, with FusedAdamW.
 // Steps alone, save() and steps during which the checkpoint is written are measured in turn; the medians are
 // printed. Several ranks: start it under mpirun; milliseconds are those of the slowest rank. Then load_latest() is
-// measured: its time, and the memory that it needs beside the model's and the optimizer's.
+// measured: its time, and the memory that it needs beside the model's and the optimizer's. --resume is the start of another
+// training in the folder: the CPU time of load_latest(), of the first step and of a later one, and the memory.
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -27,6 +28,8 @@ struct Plan {
   std::string tokens = "4x128";
   int checkpoints = 7;
   int steps = 3;  // measured before each checkpoint
+  bool distributed = false;
+  bool resume = false;
 };
 
 struct ModelImpl : torch::nn::Module {
@@ -73,14 +76,45 @@ double largest(World& world, double value) {
   return value;
 }
 
-void run(World& world, const Plan& plan) {
+double cpu_seconds() {
+  timespec used{};
+  ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
+  return static_cast<double>(used.tv_sec) + 1e-9 * static_cast<double>(used.tv_nsec);
+}
+
+// CPU seconds of all threads of all ranks.
+double cpu_of_all(World& world, const std::function<void()>& work) {
+  world.communicator().barrier("before a measurement")->wait();
+  const double begin = cpu_seconds();
+  work();
+  double used = cpu_seconds() - begin;
+  world.communicator().all_reduce({&used, 1, comm::DataType::f64}, "CPU time")->wait();
+  return used;
+}
+
+void resume(World& world, Checkpointer& checkpointer, const std::function<void()>& step) {
+  const double load = cpu_of_all(world, [&] {
+    if (!checkpointer.load_latest()) fail_usage("--resume: the folder has no checkpoint");
+  });
+  const double first = cpu_of_all(world, step);
+  const double later = cpu_of_all(world, step);
+  const double memory = largest(world, memory_mb("VmHWM"));
+  if (world.rank() != 0) return;
+  Tool::print({{"bench", "resume"},
+               {"ranks", world.size()},
+               {"load_cpu_seconds", load},
+               {"first_step_cpu_seconds", first},
+               {"later_step_cpu_seconds", later},
+               {"rank_mb", memory}});
+}
+
+template <typename Optimizer>
+void measure(World& world, const Plan& plan, Model& model, DistributedDataParallel<ModelImpl>& ddp,
+             Optimizer& optimizer) {
   int sequences = 0;
   int length = 0;
   if (std::sscanf(plan.tokens.c_str(), "%dx%d", &sequences, &length) != 2 || sequences < 1 || length < 1)
     fail_usage("--tokens {} is not like 4x128 (sequences x length)", plan.tokens);
-  Model model;
-  DistributedDataParallel ddp(model, world);
-  FusedAdamW optimizer(model->parameters(), torch::optim::AdamWOptions(1e-4));
   const auto inputs = torch::randn({sequences, length, kWidth});
   const auto step = [&] {
     ddp.backward(ddp(inputs).square().sum(), sequences * length);
@@ -90,6 +124,7 @@ void run(World& world, const Plan& plan) {
   Checkpointer checkpointer(world, plan.folder, {.keep = 1});
   checkpointer.add("model", *model);
   checkpointer.add("optimizer", optimizer);
+  if (plan.resume) return resume(world, checkpointer, step);
 
   std::vector<double> alone;
   std::vector<double> blocked;
@@ -143,6 +178,18 @@ void run(World& world, const Plan& plan) {
                {"threads", at::get_num_threads()}});
 }
 
+void run(World& world, const Plan& plan) {
+  Model model;
+  DistributedDataParallel ddp(model, world);
+  const torch::optim::AdamWOptions options(1e-4);
+  if (plan.distributed) {
+    DistributedOptimizer<FusedAdamW> optimizer(ddp, options);
+    return measure(world, plan, model, ddp, optimizer);
+  }
+  FusedAdamW optimizer(model->parameters(), options);
+  measure(world, plan, model, ddp, optimizer);
+}
+
 }  // namespace
 }  // namespace lockstep::bench
 
@@ -163,6 +210,8 @@ int main(int argc, char** argv) {
       .add_option("--steps", plan.steps, "Steps that are measured before each checkpoint")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
+  tool.app().add_flag("--distributed", plan.distributed, "Use a DistributedOptimizer");
+  tool.app().add_flag("--resume", plan.resume, "Measure the start from the checkpoint in --folder");
   tool.app().add_flag("--quick", quick, "One checkpoint of small steps, to see that it works");
   return tool.run(argc, argv, [&] {
     if (quick) {

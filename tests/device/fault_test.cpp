@@ -49,6 +49,25 @@ TEST_F(NcclFaults, AFailedCollectiveNamesTheOperationAndTheCall) {
   communicator->all_reduce(values, "bucket 3")->wait();
 }
 
+// All ranks fail, so none waits for another.
+TEST_F(NcclFaults, AFailedMessageNamesTheOperationAndLeavesNoGroupOpen) {
+  const auto& world = ::lockstep::testing::world();
+  if (world.size() == 1) GTEST_SKIP() << "one rank has nobody to exchange messages with";
+  Communicator& communicator = ::lockstep::testing::world().communicator_of_device(own_device());
+  const auto memory = communicator.allocate(64);
+  const std::vector<PeerMessage> sends = {{(world.rank() + 1) % world.size(), memory.get(), 16}};
+  const std::vector<PeerMessage> receives = {
+      {(world.rank() + world.size() - 1) % world.size(), static_cast<std::byte*>(memory.get()) + 16, 16}};
+  for (const int call : {1, 2, 3}) {  // ncclSend, ncclRecv, ncclGroupEnd
+    inject(Fault::call, call);
+    EXPECT_THAT([&] { communicator.exchange(sends, receives, "shards"); },
+                ThrowsMessage<Error>(AllOf(HasSubstr("exchange of shards"), HasSubstr("failed on rank"),
+                                           HasSubstr("ncclGroupEnd among all ranks"))));
+  }
+  communicator.exchange(sends, receives, "shards")->wait();
+  communicator.barrier("the end")->wait();
+}
+
 TEST_F(NcclFaults, AFailedStartNamesTheCall) {
   inject(Fault::call, 1);
   EXPECT_THAT([] { alone(); }, ThrowsMessage<Error>(HasSubstr("ncclGetUniqueId: unhandled system error")));

@@ -50,6 +50,15 @@ namespace {
 thread_local std::string last_error;
 thread_local int group_depth = 0;
 thread_local std::vector<std::function<ncclResult_t()>> group;
+thread_local ncclResult_t group_error = ncclSuccess;
+
+// Of a group; all on one stream. They are passed at the same time.
+struct Messages {
+  ncclComm* comm = nullptr;
+  cudaStream_t stream = nullptr;
+  std::vector<Channel::Message> all;
+};
+thread_local Messages group_messages;
 
 ncclResult_t fail(ncclResult_t result, std::string reason) {
   last_error = std::move(reason);
@@ -130,53 +139,45 @@ struct Collective {
       take;
 };
 
-void check_place(const Collective& call, const void* memory, const Label& label) {
-  const Block* block = Simulator::get().containing(memory);
-  if (block != nullptr && block->device == call.comm->device) return;
+// The work of a call on its stream.
+struct Task {
+  const char* name;
+  ncclComm* comm;
+  cudaStream_t stream;
+  std::vector<Range> ranges;
+  std::function<void()> begin;
+  std::function<void()> end;
+};
+
+void check_place(const Task& task, const Range& range, const Label& label) {
+  const Block* block = Simulator::get().containing(range.begin);
+  if (block != nullptr && block->device == task.comm->device) return;
   Simulator::get().note(
       [label] { return label.text() + " uses memory that is not of the communicator's device"; });
 }
 
-void run(const Collective& call, const std::vector<std::byte>& sent) {
+void run(const Task& task) {
   try {
-    std::byte* result = call.result == nullptr ? nullptr : Simulator::get().reachable(call.result);
-    call.comm->channel->exchange(call.request, sent.empty() ? nullptr : sent.data(), call.request.bytes,
-                                 [&](std::size_t offset, std::size_t size, const Channel::Parts& parts) {
-                                   if (result != nullptr) call.take(offset, size, parts, result);
-                                 });
+    task.end();
   } catch (const std::exception& error) {
     Simulator::get().note(
-        [text = fmt::format("{} on rank {}: {}", call.name, call.comm->rank, error.what())] { return text; });
-    call.comm->error = error.what();
-    call.comm->state = ncclInternalError;
+        [text = fmt::format("{} on rank {}: {}", task.name, task.comm->rank, error.what())] { return text; });
+    task.comm->error = error.what();
+    task.comm->state = ncclInternalError;
   }
 }
 
-ncclResult_t queue(const Collective& call) {
+ncclResult_t queue(const Task& task) {
   Simulator& simulator = Simulator::get();
-  ncclComm* comm = call.comm;
+  ncclComm* comm = task.comm;
   if (const ncclResult_t ready = check_ready(comm); ready != ncclSuccess) return ready;
-  Stream* stream = simulator.find(call.stream);
+  Stream* stream = simulator.find(task.stream);
   if (stream == nullptr || stream->device != comm->device) {
     return fail(ncclInvalidArgument, "the stream is not of the communicator's device");
   }
-  const Label label(call.name);
-  std::vector<Range> ranges;
-  if (call.send != nullptr) {
-    check_place(call, call.send, label);
-    ranges.push_back({static_cast<const std::byte*>(call.send), call.send_bytes, false});
-  }
-  if (call.result != nullptr) {
-    check_place(call, call.result, label);
-    ranges.push_back({static_cast<const std::byte*>(call.result), call.result_bytes, true});
-  }
-  auto sent = std::make_shared<std::vector<std::byte>>();
-  const auto begin = [&simulator, call, sent] {
-    if (call.send == nullptr) return;
-    const std::byte* from = simulator.reachable(call.send);
-    sent->assign(from, from + call.send_bytes);
-  };
-  std::function<void()> end = [call, sent] { run(call, *sent); };
+  const Label label(task.name);
+  for (const Range& range : task.ranges) check_place(task, range, label);
+  std::function<void()> end = [task] { run(task); };
   if (simulator.due(Fault::absence)) end = [comm] { wait_until_cancelled(*comm); };
   const bool breaks = simulator.due(Fault::collective);
   if (breaks) {
@@ -189,22 +190,73 @@ ncclResult_t queue(const Collective& call) {
   const int polls = comm->blocking || breaks || group_depth > 0 ? 0 : simulator.choose(4);
   if (comm->last) simulator.make_wait(*stream, comm->last, {});  // of another stream, perhaps
   if (polls == 0) {
-    comm->last = simulator.queue(*stream, label, std::move(ranges), begin, end);
+    comm->last = simulator.queue(*stream, label, task.ranges, task.begin, end);
     return ncclSuccess;
   }
   // The launching thread's stream: it sees the caller's stream as it is now.
   if (comm->launcher == nullptr) comm->launcher = simulator.make_stream(comm->device, false);
   const OperationPtr marker = simulator.queue(*stream, label, {});
   simulator.make_wait(*comm->launcher, marker, stream->clock);
-  comm->last = simulator.queue(*comm->launcher, label, std::move(ranges), begin, end);
+  comm->last = simulator.queue(*comm->launcher, label, task.ranges, task.begin, end);
   comm->unlaunched = {stream, comm->last, comm->launcher->clock, polls, simulator.drops(Wait::launch, label)};
   return ncclInProgress;
 }
 
+Task task_of(const Collective& call) {
+  std::vector<Range> ranges;
+  if (call.send != nullptr)
+    ranges.push_back({static_cast<const std::byte*>(call.send), call.send_bytes, false});
+  if (call.result != nullptr)
+    ranges.push_back({static_cast<const std::byte*>(call.result), call.result_bytes, true});
+  auto sent = std::make_shared<std::vector<std::byte>>();
+  const auto begin = [call, sent] {
+    if (call.send == nullptr) return;
+    const std::byte* from = Simulator::get().reachable(call.send);
+    sent->assign(from, from + call.send_bytes);
+  };
+  const auto end = [call, sent] {
+    std::byte* result = call.result == nullptr ? nullptr : Simulator::get().reachable(call.result);
+    call.comm->channel->exchange(call.request, sent->empty() ? nullptr : sent->data(), call.request.bytes,
+                                 [&](std::size_t offset, std::size_t size, const Channel::Parts& parts) {
+                                   if (result != nullptr) call.take(offset, size, parts, result);
+                                 });
+  };
+  return {call.name, call.comm, call.stream, std::move(ranges), begin, end};
+}
+
 ncclResult_t submit(Collective call) {
-  if (group_depth == 0) return queue(call);
-  group.emplace_back([call = std::move(call)] { return queue(call); });
+  if (group_depth == 0) return queue(task_of(call));
+  group.emplace_back([call = std::move(call)] { return queue(task_of(call)); });
   return ncclSuccess;
+}
+
+Task task_of(const Messages& messages) {
+  std::vector<Range> ranges;
+  for (const Channel::Message& message : messages.all)
+    ranges.push_back({message.data, message.bytes, message.received});
+  const auto end = [messages] {
+    std::vector<Channel::Message> all = messages.all;
+    for (Channel::Message& message : all) message.data = Simulator::get().reachable(message.data);
+    messages.comm->channel->pass(std::move(all));
+  };
+  return {"ncclGroupEnd", messages.comm, messages.stream, std::move(ranges), nullptr, end};
+}
+
+// A call outside a group is a group.
+ncclResult_t add_message(ncclComm* comm, cudaStream_t stream, const Channel::Message& message) {
+  ncclGroupStart();
+  if (Simulator::get().due(Fault::call)) {
+    group_error = fail(ncclSystemError, "a fault that the test asked for");
+  } else if (message.peer < 0 || message.peer >= comm->size) {
+    group_error = fail(ncclInvalidArgument, "the peer does not exist");
+  } else {
+    group_messages.comm = comm;
+    group_messages.stream = stream;
+    group_messages.all.push_back(message);
+  }
+  const ncclResult_t error = group_error;
+  const ncclResult_t ended = ncclGroupEnd();
+  return error == ncclSuccess ? ended : error;
 }
 
 Reduction reduction_of(const ncclComm* comm, ncclRedOp_t op) {
@@ -400,6 +452,17 @@ ncclResult_t ncclReduceScatter(const void* send, void* result, std::size_t count
                  }});
 }
 
+ncclResult_t ncclSend(const void* send, std::size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
+                      cudaStream_t stream) {
+  auto* data = static_cast<std::byte*>(const_cast<void*>(send));
+  return add_message(comm, stream, {peer, false, data, count * size_of(type)});
+}
+
+ncclResult_t ncclRecv(void* result, std::size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
+                      cudaStream_t stream) {
+  return add_message(comm, stream, {peer, true, static_cast<std::byte*>(result), count * size_of(type)});
+}
+
 ncclResult_t ncclGroupStart() {
   ++group_depth;
   return ncclSuccess;
@@ -407,15 +470,17 @@ ncclResult_t ncclGroupStart() {
 
 ncclResult_t ncclGroupEnd() {
   if (group_depth == 0) return fail(ncclInvalidUsage, "ncclGroupEnd without ncclGroupStart");
-  ncclResult_t result = ncclSuccess;
-  if (group_depth == 1) {
-    for (const auto& call : std::exchange(group, {})) {
-      const ncclResult_t code = call();
-      if (code != ncclSuccess) result = code;
-    }
+  if (group_depth > 1) {
+    --group_depth;
+    return ncclSuccess;
   }
+  ncclResult_t result = std::exchange(group_error, ncclSuccess);
+  const auto calls = std::exchange(group, {});
+  const Messages messages = std::exchange(group_messages, {});
+  for (auto call = calls.begin(); call != calls.end() && result == ncclSuccess; ++call) result = (*call)();
   --group_depth;
-  return result;
+  if (result != ncclSuccess || messages.all.empty()) return result;
+  return queue(task_of(messages));
 }
 
 }  // extern "C"

@@ -16,6 +16,15 @@ namespace lockstep::simulated {
 namespace {
 
 constexpr std::size_t kPart = std::size_t{256} << 10;
+constexpr std::size_t kMessagePart = std::size_t{32} << 10;
+
+void rest(int tries) {
+  if (tries < 50) {
+    std::this_thread::yield();
+  } else {
+    std::this_thread::sleep_for(std::chrono::microseconds(20));
+  }
+}
 
 std::string folder() {
   const char* set = std::getenv("SIMULATED_MEMORY");
@@ -32,8 +41,16 @@ struct Channel::Rank {
   alignas(64) std::array<std::byte, kPart> part;
 };
 
+// From one rank to another: a part of a message, full or empty.
+struct Channel::Mailbox {
+  std::atomic<bool> full;
+  std::size_t bytes;  // of the whole message
+  std::array<std::byte, kMessagePart> part;
+};
+
 struct Channel::Segment {
   std::array<Rank, kMaxRanks> ranks;
+  std::array<std::array<Mailbox, kMaxRanks>, kMaxRanks> mailboxes;  // by sender and receiver
 };
 
 Channel::Channel(std::string name, int rank, int size, const std::atomic<bool>& cancelled)
@@ -61,11 +78,7 @@ bool Channel::wait_for_all(std::atomic<long> Rank::*counter) {
   for (int rank = 0; rank < size_; ++rank) {
     for (int tries = 0; ranks.at(static_cast<std::size_t>(rank)).*counter < mine; ++tries) {
       if (cancelled_) return false;
-      if (tries < 50) {
-        std::this_thread::yield();
-      } else {
-        std::this_thread::sleep_for(std::chrono::microseconds(20));
-      }
+      rest(tries);
     }
   }
   return true;
@@ -108,6 +121,40 @@ bool Channel::exchange(const Request& request, const std::byte* mine, std::size_
     if (!wait_for_all(&Rank::exchanges)) return false;
     offset += size;
   } while (offset < bytes);
+  return true;
+}
+
+// Whether there was a part to pass.
+bool Channel::pass_part(Message& message) {
+  const int sender = message.received ? message.peer : rank_;
+  const int receiver = message.received ? rank_ : message.peer;
+  Mailbox& mailbox =
+      segment_->mailboxes.at(static_cast<std::size_t>(sender)).at(static_cast<std::size_t>(receiver));
+  if (message.ended || mailbox.full != message.received) return false;
+  const std::size_t size = std::min(kMessagePart, message.bytes - message.passed);
+  if (message.received) {
+    if (mailbox.bytes != message.bytes)
+      throw std::runtime_error("rank " + std::to_string(sender) + " sends " + std::to_string(mailbox.bytes) +
+                               " bytes, not " + std::to_string(message.bytes));
+    std::copy_n(mailbox.part.data(), size, message.data + message.passed);
+  } else {
+    mailbox.bytes = message.bytes;
+    std::copy_n(message.data + message.passed, size, mailbox.part.data());
+  }
+  mailbox.full = !message.received;
+  message.passed += size;
+  message.ended = message.passed == message.bytes;
+  return true;
+}
+
+bool Channel::pass(std::vector<Message> messages) {
+  for (int tries = 0; !std::ranges::all_of(messages, &Message::ended);) {
+    if (cancelled_) return false;
+    bool moved = false;
+    for (Message& message : messages) moved |= pass_part(message);
+    tries = moved ? 0 : tries + 1;
+    if (!moved) rest(tries);
+  }
   return true;
 }
 

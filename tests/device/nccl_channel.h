@@ -1,6 +1,6 @@
 // Shared memory through which the processes of a simulated NCCL communicator meet and exchange data.
 //
-// Threads: meet() and exchange() from one thread each at a time.
+// Threads: meet(), exchange() and pass() from one thread each at a time.
 #pragma once
 
 #include <atomic>
@@ -42,11 +42,27 @@ class Channel {
   bool exchange(const Request& request, const std::byte* mine, std::size_t bytes,
                 const std::function<void(std::size_t offset, std::size_t size, const Parts& parts)>& take);
 
+  /// Bytes for another rank, or from it.
+  struct Message {
+    int peer = 0;
+    bool received = false;
+    std::byte* data = nullptr;
+    std::size_t bytes = 0;
+    std::size_t passed = 0;
+    bool ended = false;
+  };
+
+  /// Passes the messages, all at the same time; one to each rank and one from each. False if cancelled. Throws
+  /// std::runtime_error if a sender gives another size.
+  bool pass(std::vector<Message> messages);
+
  private:
   struct Rank;
+  struct Mailbox;
   struct Segment;
 
   bool wait_for_all(std::atomic<long> Rank::*counter);
+  bool pass_part(Message& message);
 
   std::string file_;
   int rank_;

@@ -64,6 +64,7 @@ class Step {
     const auto began = clock->mark();
     reduce_and_read();
     broadcast_gather_and_scatter();
+    pass_around();
     reduce_among_some();
     call_back();
     const auto ended = clock->mark();
@@ -115,6 +116,21 @@ class Step {
     communicator().reduce_scatter(all.get(), {mine.get(), 1, DataType::u8}, "parts")->wait();
     expect(mine.get(), {static_cast<std::uint8_t>(size() * (rank() + 1))});
     fill(all, 0, ranks);
+  }
+
+  // To the next rank, from the one before.
+  void pass_around() {
+    if (size() == 1) return;
+    const int before = (rank() + size() - 1) % size();
+    const auto mine = communicator().allocate(4);
+    const auto its = communicator().allocate(4);
+    fill(mine, rank() + 1, 4);
+    fill(its, 0, 4);
+    const std::vector<PeerMessage> sends = {{(rank() + 1) % size(), mine.get(), 4}};
+    const std::vector<PeerMessage> receives = {{before, its.get(), 4}};
+    communicator().exchange(sends, receives, "a message")->wait();
+    expect(its.get(), std::vector<std::uint8_t>(4, static_cast<std::uint8_t>(before + 1)));
+    fill(mine, 0, 4);
   }
 
   void reduce_among_some() {

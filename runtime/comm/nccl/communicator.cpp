@@ -110,6 +110,21 @@ class NcclCommunicator : public Communicator {
     });
   }
 
+  WorkHandle exchange(std::span<const PeerMessage> sends, std::span<const PeerMessage> receives,
+                      std::string_view label) override {
+    check_peers(sends);
+    check_peers(receives);
+    return launch(describe("exchange", label, 0), {}, [&](cudaStream_t stream) {
+      settle(ncclGroupStart(), "ncclGroupStart");
+      // An error here is returned by ncclGroupEnd, which must be called in any case.
+      for (const PeerMessage& send : sends)
+        ncclSend(send.data, send.bytes, ncclUint8, send.peer, session_->get(), stream);
+      for (const PeerMessage& receive : receives)
+        ncclRecv(receive.data, receive.bytes, ncclUint8, receive.peer, session_->get(), stream);
+      settle(ncclGroupEnd(), "ncclGroupEnd");
+    });
+  }
+
   WorkHandle barrier(std::string_view label) override;
   std::unique_ptr<Communicator> split(int color, std::string_view name) override;
 

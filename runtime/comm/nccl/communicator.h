@@ -9,6 +9,9 @@
 //   chooses the order of a sum from the number of ranks, the size and the links between the devices, so a
 //   second run may give other bits. Halves are rounded at each step of a sum.
 // - Refused: bit_or, sum_or_max and a scale.
+// - exchange() sends and receives memory of the device, like all other operations. NCCL does not compare the sizes that
+//   the two ranks of a message give. It connects two ranks in their first exchange, so that call returns when both have
+//   called; NCCL keeps buffers in device memory for each such connection.
 // - `then` is called on a thread of this communicator, within a millisecond after the end; the next operation
 //   may have begun.
 // - Every call makes the device current for the calling thread, and leaves it so.

@@ -168,6 +168,40 @@ TEST_F(Nccl, GathersInPlaceAndScattersSums) {
   EXPECT_EQ(get<std::int32_t>(mine, 3), std::vector<std::int32_t>(3, rank() * size()));
 }
 
+// The bytes that one rank sends to another; none to some.
+std::vector<std::uint8_t> message_of(int from, int to) {
+  if ((from + 2 * to) % 3 == 0) return {};
+  std::vector<std::uint8_t> bytes(static_cast<std::size_t>(100'000 * from + 1000 * to + 1));
+  for (std::size_t i = 0; i < bytes.size(); ++i)
+    bytes[i] = static_cast<std::uint8_t>(i * 7 + static_cast<std::size_t>(from * 31 + to));
+  return bytes;
+}
+
+TEST_F(Nccl, GivesEachRankTheMessagesForIt) {
+  for (int round = 0; round < 3; ++round) {
+    std::vector<std::shared_ptr<void>> memory;
+    std::vector<PeerMessage> sends;
+    std::vector<PeerMessage> receives;
+    for (int peer = 0; peer < size(); ++peer) {
+      const auto out = message_of(rank(), peer);
+      const std::size_t in = message_of(peer, rank()).size();
+      if (peer != rank() && !out.empty())
+        sends.push_back({peer, memory.emplace_back(put(out)).get(), out.size()});
+      if (peer != rank() && in > 0)
+        receives.push_back({peer, memory.emplace_back(communicator().allocate(in)).get(), in});
+    }
+    communicator().exchange(sends, receives, "messages")->wait();
+    for (const PeerMessage& in : receives)
+      EXPECT_EQ(get<std::uint8_t>(in.data, in.bytes), message_of(in.peer, rank())) << "of rank " << in.peer;
+  }
+}
+
+TEST_F(Nccl, RefusesAMessageToItself) {
+  const std::vector<PeerMessage> messages = {{rank(), nullptr, 1}};
+  EXPECT_THAT([&] { communicator().exchange(messages, {}, "nothing"); },
+              ThrowsMessage<UsageError>(HasSubstr("cannot exchange a message with rank")));
+}
+
 TEST_F(Nccl, WaitsForTheStartersStreamAndMakesTheWaitersStreamWait) {
   const Stream stream = make_stream();
   communicator().set_stream_source([&stream] { return stream.get(); });

@@ -40,6 +40,10 @@ class DeviceCommunicator : public comm::Communicator {
                                   comm::ReduceOptions options) override {
     return host_->reduce_scatter(all, mine, label, std::move(options));
   }
+  comm::WorkHandle exchange(std::span<const comm::PeerMessage> sends,
+                            std::span<const comm::PeerMessage> receives, std::string_view label) override {
+    return host_->exchange(sends, receives, label);
+  }
   comm::WorkHandle barrier(std::string_view label) override { return host_->barrier(label); }
   std::unique_ptr<Communicator> split(int color, std::string_view name) override {
     return host_->split(color, name);

@@ -27,6 +27,11 @@ class FakeCommunicator : public comm::Communicator {
                                   comm::ReduceOptions /*options*/) override {
     return start(label);
   }
+  comm::WorkHandle exchange(std::span<const comm::PeerMessage> /*sends*/,
+                            std::span<const comm::PeerMessage> /*receives*/,
+                            std::string_view label) override {
+    return start(label);
+  }
   comm::WorkHandle barrier(std::string_view label) override { return start(label); }
   std::unique_ptr<comm::Communicator> split(int /*color*/, std::string_view /*name*/) override {
     return nullptr;
