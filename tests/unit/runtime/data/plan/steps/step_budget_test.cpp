@@ -304,22 +304,6 @@ TEST(StepPacker, UnevenRanksTakeSamplesThatCostNoTime) {
               ElementsAre(3, 3, 2));
 }
 
-TEST(StepPacker, ASmallRestJoinsTheLastStep) {
-  std::vector<std::uint32_t> lengths(24, 100);
-  const PlanOptions options{.ranks = 2, .cap = 1000, .step_tokens = 1000, .step_stretch = 1.5};
-  EXPECT_THAT(counts_of(lengths, options), ElementsAre(10, 14));
-  lengths.resize(25, 100);
-  EXPECT_THAT(counts_of(lengths, options), ElementsAre(10, 15));
-  lengths.resize(26, 100);
-  EXPECT_THAT(counts_of(lengths, options), ElementsAre(10, 10, 6)) << "1.5 x 1000 tokens do not hold it";
-  PlanOptions more = options;
-  more.step_stretch = 1000;
-  EXPECT_THAT(counts_of(lengths, more), ElementsAre(10, 10, 6)) << "a large stretch is only for outliers";
-  PlanOptions never = options;
-  never.step_stretch = 1;
-  EXPECT_THAT(counts_of(std::vector<std::uint32_t>(24, 100), never), ElementsAre(10, 10, 4));
-}
-
 TEST(StepPacker, NeedsTheSampleAfterAStep) {
   const std::vector<Item> pool = {{0, 50}, {1, 50}, {2, 1}};
   StepPacker packer({.ranks = 2, .cap = 100, .step_tokens = 100});
