@@ -10,6 +10,7 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <fstream>
 #include <thread>
 
 #include "common/sockets.h"
@@ -196,14 +197,39 @@ TEST_P(TransferNodesLanes, NodeThatStopsForAWhileIsReplacedByTheSource) {
   EXPECT_THAT(ends[1].note(), testing::IsEmpty());
 }
 
+/// Whether a copy below the folder has bytes at this place of the file.
+bool has_bytes(const fs::path& folder, const fs::path& file, std::uint64_t offset) {
+  std::error_code error;  // the files are written and renamed meanwhile
+  for (fs::recursive_directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
+    if (at->path().filename() != file.filename()) continue;
+    std::ifstream copy(at->path());
+    std::string bytes(64, '\0');
+    copy.seekg(static_cast<std::streamoff>(offset));
+    if (copy.read(bytes.data(), 64) && bytes != std::string(64, '\0')) return true;
+  }
+  return false;
+}
+
 TEST_F(TransferNodes, NodeThatSendsOtherBytesThanTheSourceHasIsFoundAndNamed) {
   const fs::path pack = make_large_pack("p", 300);
-  SourceReads lies(pack, {}, [](const SourceRead& read, std::span<std::byte> bytes) {
-    if (read.of_shards == 1) bytes[bytes.size() / 2] ^= std::byte{1};
-  });
+  SourceRead wrong;
+  std::atomic<bool> lied = false;
+  SourceReads lies(
+      pack,
+      // It repairs the chunk only when another node has got it.
+      [&](const SourceRead& read) {
+        if (lied && read.file == wrong.file && read.offset == wrong.offset) {
+          EXPECT_TRUE(wait_for([&] { return has_bytes(cache(2), read.file, read.offset); }));
+        }
+      },
+      [&](const SourceRead& read, std::span<std::byte> bytes) {
+        if (read.of_shards != 1) return;
+        bytes[bytes.size() / 2] ^= std::byte{1};
+        wrong = read;
+        lied = true;
+      });
   const auto ends = put_on(3, pack, {{1, {.system = &lies}}});
   expect_good(ends, pack);
-  // The node that is complete first may repair the chunk before the other one gets it.
   EXPECT_THAT(ends[0].note() + ends[2].note(), HasSubstr("127.0.0.1 sent other bytes"));
 }
 
