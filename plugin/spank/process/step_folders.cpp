@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <ctime>
 #include <set>
 #include <string_view>
@@ -79,7 +80,9 @@ UniqueFd lock_old(const Folder& parent, const std::string& step, int seconds, bo
   struct stat about {};
   const bool usable = mark && (::flock(mark.get(), LOCK_EX | LOCK_NB) == 0 || of_ended_job) &&
                       parent.is_name_of(ended(step), mark.get()) && ::fstat(mark.get(), &about) == 0;
-  if (!usable || std::time(nullptr) - about.st_mtime < seconds) mark.reset();
+  // From Linux 6.13 on a file's time can be a tick ahead of time(), so it may seem to end in the next second.
+  const std::time_t age = std::max<std::time_t>(0, std::time(nullptr) - about.st_mtime);
+  if (!usable || age < seconds) mark.reset();
   return mark;
 }
 
