@@ -151,16 +151,16 @@ std::string state_digest(const Manifest& manifest);
 /// state_digest().
 std::string source_version(const Manifest& manifest);
 
-/// Names, sizes, times and format as text, for nodes that have not looked at the source.
+/// Names, sizes, times and format as text. Another node may have looked at the source.
 std::string list_to_text(const Manifest& manifest);
 /// The reverse. Throws Error if the text is damaged, or if a name leads out of the folder.
 void list_from_text(const std::string& text, Manifest& manifest);
 
-/// Returns how many bytes of a file lie in holes: 0 if it has none, cannot be opened, or its file system cannot tell.
+/// Returns the bytes of a file's holes: 0 if there are no holes, the file cannot be opened, or its file system cannot tell.
 /// Opens only files that occupy less than their length. `status` is the file's.
 std::uint64_t bytes_of_holes(const std::filesystem::path& file, const struct stat& status);
 
-/// The bytes in which holes of copies are made.
+/// Holes of copies are multiples of this number of bytes.
 inline constexpr std::size_t kHoleBytes = 4096;
 
 struct ByteRange {

@@ -15,12 +15,11 @@ import urllib.parse
 import urllib.request
 
 import program
-from ranks import Failure
+from ranks import Failure, run
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "tests/unit/exporters"), str(ROOT / "exporters/dashboards")]
+sys.path.insert(0, str(ROOT / "tests/unit/exporters"))
 import dashboard_test  # noqa: E402
-import dashboards  # noqa: E402
 
 
 def arguments():
@@ -125,8 +124,7 @@ def main():
     chosen = arguments()
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        sys.argv[1:] = [str(folder / "dashboards")]
-        dashboards.main()
+        run([sys.executable, ROOT / "exporters/dashboards/dashboards.py", folder / "dashboards"], "dashboards.py")
         program.show(measure(chosen, folder))
 
 

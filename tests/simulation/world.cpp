@@ -10,7 +10,7 @@ namespace {
 constexpr double kTimeLimit = 7200;
 constexpr int kReaders = 4;
 constexpr std::size_t kBuffers = 16;
-constexpr double kSocketBuffer = 4 << 20;  // bytes of a connection that its receiver has not taken yet
+constexpr double kSocketBuffer = 4 << 20;  // bytes on the way to the successor
 
 }  // namespace
 

@@ -25,8 +25,8 @@ struct PeerTimeouts {
   std::chrono::milliseconds look{20};  ///< between two looks at what the other side, or another thread, wants
 };
 
-/// Decides when a node connects to its predecessor again, and when the predecessor is lost. It counts the time in which this
-/// process runs (running_time.h), as its caller tells it.
+/// Decides when a node connects to its predecessor again, and when the predecessor is lost. Its caller gives the
+/// time, and leaves out what passes while the process is stopped (running_time.h).
 class PeerWatch {
  public:
   enum class Next {
