@@ -130,12 +130,11 @@ class Reducer {
     std::int64_t version = 0;
   };
 
-  // reducer_attach.cpp
   bool accumulated(const torch::Tensor& tensor) const;
   void put_hooks_on(const std::vector<NamedTensor>& trained);
   void refuse_outdated(const NamedTensor& parameter, const torch_compat::NodeHandle& accumulator) const;
 
-  // reducer.cpp, from the begin of a backward to its end
+  // From the begin of a backward to its end.
   void on_gradient(std::size_t index);
   void arm();
   void refuse_averaged_gradients();

@@ -35,7 +35,6 @@ HARMLESS = {
     "runtime/comm/control/control_channel.cpp",
     "runtime/comm/cpu/alarm.cpp",
     "runtime/comm/cpu/communicator.cpp",
-    "runtime/comm/mpi/wait.cpp",
     "runtime/train/checkpoint/background.cpp",
     "runtime/train/checkpoint/folder_lock.cpp",  # another process writes into its lock all the time
     "runtime/train/checkpoint/folder_lock.h",  # how often it asks Slurm

@@ -202,25 +202,18 @@ class ControlChannel::Thread {
     }
     if (end == Connection::End::none) return;
     connection.close();
-    const bool said_goodbye = departed_.contains(rank);
-    if (!said_goodbye && end == Connection::End::unreachable) {
-      if (!unreachable_rank_) {
-        unreachable_rank_ = rank;
-        asked_before_ = current_activity().asked;
-        unreachable_due_ = after(is_parent ? 2 * verdict_delay_ : milliseconds(0));
-      }
-      note_answers(rank);
-    } else if (is_parent) {
-      // The ranks above can no longer give a verdict.
-      if (!said_goodbye && end == Connection::End::closed) {
-        parent_lost_ = true;
+    // A rank that said goodbye may go.
+    if (!departed_.contains(rank)) {
+      if (end == Connection::End::unreachable) {
+        handle_unreachable_rank(rank, is_parent);
+      } else if (end == Connection::End::closed && is_parent) {
+        parent_lost_ = true;  // the ranks above can no longer give a verdict
         verdict_due_ = after(2 * verdict_delay_);
+      } else if (end == Connection::End::closed) {
+        handle_lost_rank(rank);
       }
-    } else if (!said_goodbye && end == Connection::End::closed) {
-      handle_lost_rank(rank);
-    } else {
-      note_answers(rank);
     }
+    note_answers(rank);
   }
 
   void handle(const Message& message, Connection& connection, int rank, bool is_parent) {
@@ -345,6 +338,13 @@ class ControlChannel::Thread {
     note_answers(rank);
   }
 
+  void handle_unreachable_rank(int rank, bool is_parent) {
+    if (unreachable_rank_) return;
+    unreachable_rank_ = rank;
+    asked_before_ = current_activity().asked;
+    unreachable_due_ = after(is_parent ? 2 * verdict_delay_ : milliseconds(0));
+  }
+
   void handle_timers() {
     const std::uint64_t now = monotonic_ns();
     if (answers_due_ && *answers_due_ <= now) {
@@ -352,15 +352,18 @@ class ControlChannel::Thread {
       note_answers(-1);
     }
     if (unreachable_due_ && *unreachable_due_ <= now) check_unreachable();
-    if (!verdict_due_ || *verdict_due_ > now) return;
-    // No verdict has come from above.
-    if (parent_lost_) give_verdict(control::explain_lost_rank(tree_.roster, tree_.parent, my_status()));
-    if (failure_) give_verdict(*failure_);
-    if (lost_rank_) give_verdict(control::explain_lost_rank(tree_.roster, *lost_rank_, my_status()));
+    if (verdict_due_ && *verdict_due_ <= now) give_verdict(own_verdict());
+  }
+
+  // The line of this rank, to which no verdict has come from above.
+  std::string own_verdict() {
+    if (parent_lost_) return control::explain_lost_rank(tree_.roster, tree_.parent, my_status());
+    if (failure_) return *failure_;
+    if (lost_rank_) return control::explain_lost_rank(tree_.roster, *lost_rank_, my_status());
     auto statuses = statuses_below();
     const auto parent = departed_.find(tree_.parent);
     statuses.push_back(parent != departed_.end() ? parent->second : Status{.rank = tree_.parent});
-    give_verdict(control::explain_overdue(tree_.roster, *overdue_, std::move(statuses)));
+    return control::explain_overdue(tree_.roster, *overdue_, std::move(statuses));
   }
 
   // The network of the control channel may fail while MPI's works. So the job ends only if this rank also waits in

@@ -1,11 +1,13 @@
 #include "runtime/comm/cpu/communicator.h"
 
 #include <pthread.h>
+#include <sys/prctl.h>
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <exception>
+#include <functional>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -19,7 +21,6 @@
 #include "runtime/comm/cpu/node_group.h"
 #include "runtime/comm/failure.h"
 #include "runtime/comm/mpi/session.h"
-#include "runtime/comm/mpi/wait.h"
 #include "runtime/comm/shm/segment.h"
 #include "runtime/comm/timeout.h"
 
@@ -58,9 +59,19 @@ constexpr std::chrono::milliseconds kNetworkSpin{1};
 // after this time. A shorter time would cost more: each alarm interrupts a caller that waits.
 constexpr std::chrono::milliseconds kBeforeTheThread{2};
 
-// Naps between polls of the network become longer while nothing arrives: another node is still in its backward then,
-// and so is this one, whose CPU the polls would take.
+// A poll may take this long before the first nap: a small message has arrived by then.
+constexpr std::chrono::microseconds kPoll{10};
+// Naps between polls of the network: short compared with the time in which socket buffers fill, long compared with a poll.
+// They become longer while nothing arrives: another node is still in its backward then, and so is this one, whose CPU the
+// polls would take.
+constexpr std::chrono::microseconds kNap{20};
 constexpr std::chrono::microseconds kLongestNap{500};
+
+// By default Linux may let a sleep take 50 µs more than was asked for. So the first nap of a thread sets that to 1 µs.
+void nap(std::chrono::nanoseconds duration) {
+  [[maybe_unused]] thread_local const int set = ::prctl(PR_SET_TIMERSLACK, 1000);
+  std::this_thread::sleep_for(duration);
+}
 
 // A pause in a spin loop.
 void relax() {
@@ -85,12 +96,13 @@ class CpuCommunicator : public Communicator, private Driver {
         ownership_(ownership),
         cpus_(std::move(cpus)),
         spin_(joined.ranks_share_cpus ? std::chrono::microseconds(0) : kSpin),
-        inter_node_(joined.place.nodes > 1 ? std::make_unique<InterNode>(world, joined.place) : nullptr),
-        group_(std::move(joined.slots), joined.place, std::move(joined.ranks), inter_node_.get()),
+        spans_nodes_(joined.place.nodes > 1),
+        group_(std::move(joined.slots), joined.place, std::move(joined.ranks),
+               spans_nodes_ ? std::make_shared<InterNode>(world, joined.place) : nullptr),
         name_(joined.place.local_size != place.local_size ? "mpi"
-              : inter_node_                               ? "shared memory and mpi"
+              : spans_nodes_                              ? "shared memory and mpi"
                                                           : "shared memory") {
-    if (inter_node_) {
+    if (spans_nodes_) {
       thread_ = start_thread([this] { serve(); });
     } else {
       const std::scoped_lock lock(polled().mutex);
@@ -102,24 +114,15 @@ class CpuCommunicator : public Communicator, private Driver {
     // After an exception the other ranks may not come here, so this rank must not wait for them. Without a
     // thread, the exit of this process ends the job; with one, end_job() does.
     const bool unwinding = std::uncaught_exceptions() > exceptions_at_start_;
-    if (unwinding && inter_node_) end_job(named("an exception destroyed the communicator"));
-    const std::string what = named("the last operations before the communicator's end");
-    if (!inter_node_) {
-      if (!unwinding) {
-        drive_until([this] { return group_.idle(); }, what);
-        group_.leave(false);
-      }
+    if (unwinding && spans_nodes_) end_job(named("an exception destroyed the communicator"));
+    if (!unwinding) leave();
+    if (spans_nodes_) {
+      ending_ = true;
+      alarm_.ring_now();
+      thread_.join();
+    } else {
       const std::scoped_lock lock(polled().mutex);
       std::erase(polled().all, this);
-    } else {
-      const Deadline deadline(what);
-      {
-        const std::scoped_lock lock(queue_mutex_);
-        ending_ = true;
-        alarm_.ring_now();
-      }
-      group_.slots().notify_all();
-      thread_.join();
     }
     if (unwinding) return;
     const Deadline deadline(named("the communicator's end"));
@@ -160,7 +163,7 @@ class CpuCommunicator : public Communicator, private Driver {
   std::shared_ptr<void> allocate(std::size_t bytes) override { return shm::allocate(bytes); }
 
   void progress() override {
-    if (inter_node_) {
+    if (spans_nodes_) {
       call_thread();
     } else {
       progress_as(false);
@@ -195,19 +198,10 @@ class CpuCommunicator : public Communicator, private Driver {
   // Call it with queue_mutex_.
   bool has_work() const { return !idle_ || !queued_.empty(); }
   void call_thread();
-  bool needs_thread();
+  bool thread_is_due();
   Progress progress_others();
-  struct Look {
-    std::uint32_t seen = 0;  // events
-    bool moved = false;
-    bool exchanging = false;
-  };
-  template <typename Ended>
-  std::optional<Look> look(Ended ended);
-  void rest(const Look& look, Clock::duration idle, std::chrono::microseconds spin,
-            std::chrono::nanoseconds sleep) const;
-  template <typename Condition>
-  void drive_until(Condition condition, const std::string& what);
+  void drive_until(const std::function<bool()>& ended, const std::string& what);
+  void leave();
   void serve();
   std::string in_group(std::string_view label) const {
     return group_name_.empty() ? std::string(label) : fmt::format("{} of group {}", label, group_name_);
@@ -222,7 +216,7 @@ class CpuCommunicator : public Communicator, private Driver {
   Ownership ownership_;
   std::vector<int> cpus_;
   std::chrono::microseconds spin_;
-  std::unique_ptr<InterNode> inter_node_;
+  bool spans_nodes_;
   mutable std::mutex mutex_;  // guards group_
   NodeGroup group_;
   std::string_view name_;
@@ -248,8 +242,8 @@ WorkHandle CpuCommunicator::enqueue(OperationRequest request, Buffer buffer, voi
   task->label = in_group(label);  // the step is in the request
   task->buffer = buffer;
   task->all = all;
-  task->operation = std::make_shared<Operation>(describe(name_of(request.kind), named(label), buffer.bytes()),
-                                                static_cast<Driver*>(this));
+  task->operation = std::make_shared<Operation>(
+      comm::describe(name_of(request.kind), named(label), buffer.bytes()), static_cast<Driver*>(this));
   WorkHandle work = task->operation;
   // An invalid request fails here, on every rank alike, and gets no number.
   try {
@@ -268,7 +262,7 @@ WorkHandle CpuCommunicator::enqueue(OperationRequest request, Buffer buffer, voi
     return work;
   }
   task->options = std::move(options);
-  if (inter_node_) {
+  if (spans_nodes_) {
     {
       const std::scoped_lock lock(queue_mutex_);
       if (!has_work() && drivers_ == 0) {
@@ -288,7 +282,7 @@ WorkHandle CpuCommunicator::enqueue(OperationRequest request, Buffer buffer, voi
 
 // Call it with mutex_.
 bool CpuCommunicator::advance(bool waiting) {
-  if (inter_node_) {
+  if (spans_nodes_) {
     const std::scoped_lock lock(queue_mutex_);
     for (auto& task : queued_) group_.add(std::move(task));
     if (!queued_.empty())
@@ -311,45 +305,6 @@ CpuCommunicator::Progress CpuCommunicator::progress_others() {
   return all;
 }
 
-// Advances the operations; nullopt if `ended` holds then.
-template <typename Ended>
-std::optional<CpuCommunicator::Look> CpuCommunicator::look(Ended ended) {
-  Look look{.seen = group_.slots().event_count()};
-  const std::scoped_lock lock(mutex_);
-  look.moved = advance(true);
-  look.exchanging = group_.exchanging();
-  if (ended()) return std::nullopt;
-  return look;
-}
-
-// Spins if it moved within `spin`, then sleeps until another rank of this node makes progress.
-void CpuCommunicator::rest(const Look& look, Clock::duration idle, std::chrono::microseconds spin,
-                           std::chrono::nanoseconds sleep) const {
-  if (look.exchanging) {
-    if (idle < (spin.count() > 0 ? Clock::duration(kNetworkSpin) : mpi::kSpin)) return;
-    mpi::nap(std::clamp<Clock::duration>(idle / 4, mpi::kNap, kLongestNap));
-  } else if (idle < spin) {
-    relax();
-  } else {
-    group_.slots().sleep(look.seen, sleep);
-  }
-}
-
-// Ends the job if `what` takes too long.
-template <typename Condition>
-void CpuCommunicator::drive_until(Condition condition, const std::string& what) {
-  const OperationSlots::Waiting waiting(group_.slots());
-  OperationTimeout timeout;
-  auto moved_at = Clock::now();
-  while (const auto seen = look(condition)) {
-    const Progress others = progress_others();
-    const auto now = Clock::now();
-    if (seen->moved || others.moved) moved_at = now;
-    if (timeout.expired()) end_job_by_timeout(what);
-    rest(*seen, now - moved_at, spin_, others.idle ? timeout.next_check() : kOthersInterval);
-  }
-}
-
 // While it exists, the calling thread does the work of the communicator's thread.
 class CpuCommunicator::Driving {
  public:
@@ -369,9 +324,52 @@ class CpuCommunicator::Driving {
   CpuCommunicator& communicator_;
 };
 
-void CpuCommunicator::drive_until_ended(Operation& operation) {
+// Drives the operations until `ended`, which is called with mutex_. Every driver is in here: a caller that waits for
+// `what`, and whose job ends if that takes too long; or, with several nodes and while no caller waits, the communicator's
+// thread, whose `what` is empty.
+void CpuCommunicator::drive_until(const std::function<bool()>& ended, const std::string& what) {
+  const bool is_caller = !what.empty();
   std::optional<Driving> driving;
-  if (inter_node_) driving.emplace(*this);
+  if (spans_nodes_ && is_caller) driving.emplace(*this);
+  const OperationSlots::Waiting waiting(group_.slots());
+  const std::chrono::microseconds spin = is_caller ? spin_ : std::chrono::microseconds(0);
+  OperationTimeout timeout;
+  auto moved_at = Clock::now();
+  for (;;) {
+    const std::uint32_t events = group_.slots().event_count();
+    bool moved = false;
+    bool exchanging = false;
+    {
+      const std::scoped_lock lock(mutex_);
+      if (ended()) return;
+      moved = advance(true);
+      exchanging = group_.exchanging();
+    }
+    Progress others;
+    if (is_caller) {
+      others = progress_others();
+      if (timeout.expired()) end_job_by_timeout(what);
+    }
+    const auto now = Clock::now();
+    if (moved || others.moved) {
+      moved_at = now;
+      continue;
+    }
+    const auto idle = now - moved_at;
+    if (exchanging) {
+      // MPI makes progress only while it is called.
+      if (idle >= (spin.count() > 0 ? Clock::duration(kNetworkSpin) : kPoll))
+        nap(std::clamp<Clock::duration>(idle / 4, kNap, kLongestNap));
+    } else if (idle < spin) {
+      relax();
+    } else {
+      // Until another rank of this node makes progress.
+      group_.slots().sleep(events, others.idle ? timeout.next_check() : kOthersInterval);
+    }
+  }
+}
+
+void CpuCommunicator::drive_until_ended(Operation& operation) {
   drive_until([&] { return operation.ended(); }, operation.name());
 }
 
@@ -385,36 +383,37 @@ void CpuCommunicator::call_thread() {
 }
 
 // Whether the communicator's thread must work now. If it must later, sets the alarm.
-bool CpuCommunicator::needs_thread() {
+bool CpuCommunicator::thread_is_due() {
   const std::scoped_lock lock(queue_mutex_);
-  thread_works_ = drivers_ == 0 && (ending_ || (has_work() && Clock::now() >= thread_begins_));
+  thread_works_ = drivers_ == 0 && has_work() && Clock::now() >= thread_begins_;
   if (!thread_works_ && drivers_ == 0 && has_work()) alarm_.set(thread_begins_ - Clock::now());
   return thread_works_;
 }
 
-// Does the work while no thread waits for an operation.
+// The communicator's thread. While it drives, it sleeps as any driver does; otherwise only the alarm wakes it.
 void CpuCommunicator::serve() {
   pthread_setname_np(pthread_self(), "lockstep-comm");
   if (!cpus_.empty()) bind_this_thread(cpus_);
-  const auto ended = [this] { return ending_ && group_.idle(); };
-  auto moved_at = Clock::now();
-  for (;;) {
-    if (!needs_thread()) {
-      alarm_.wait();
-      continue;
-    }
-    const auto seen = look(ended);
-    if (!seen) break;
-    const auto now = Clock::now();
-    if (seen->moved) {
-      moved_at = now;
-    } else {
-      rest(*seen, now - moved_at, std::chrono::microseconds(0), std::chrono::hours(1));
-    }
+  while (!ending_) {
+    drive_until([this] { return !thread_is_due(); }, {});
+    alarm_.wait();
   }
-  // If World finalises MPI, the ranks leave World's communicator together and wait for each other. Groups end in any
-  // order.
-  group_.leave(ownership_ == Ownership::caller && mpi::ends_with_world());
+}
+
+// If World finalises MPI, the ranks leave World's communicator together and wait for each other. Groups end in any order.
+void CpuCommunicator::leave() {
+  const std::string what = named("the last operations before the communicator's end");
+  const Deadline deadline(what);
+  const auto idle = [this] {
+    const std::scoped_lock lock(queue_mutex_);
+    return !has_work();
+  };
+  drive_until(idle, what);
+  {
+    const std::scoped_lock lock(mutex_);
+    group_.leave(ownership_ == Ownership::caller && mpi::ends_with_world());
+  }
+  drive_until([this] { return !group_.exchanging(); }, what);
 }
 
 std::unique_ptr<Communicator> CpuCommunicator::split(int color, std::string_view name) {

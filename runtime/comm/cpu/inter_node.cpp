@@ -102,13 +102,6 @@ InterNode::~InterNode() {
   if (lane_ != MPI_COMM_NULL) MPI_Comm_free(&lane_);
 }
 
-void InterNode::end() {
-  if (lane_ == MPI_COMM_NULL) return;
-  RequestCheck check(lane_, place_.node, place_.nodes, {.kind = OperationKind::end}, "World");
-  check.send();
-  check.wait();
-}
-
 // The first rank of each node compares the requests.
 std::shared_ptr<NodeOperation> InterNode::posted(std::function<void(std::vector<MPI_Request>&)> post) const {
   auto operation = std::make_shared<NodeOperation>();
@@ -160,7 +153,7 @@ std::shared_ptr<NodeOperation> InterNode::reduce_scatter(void* all, Buffer mine,
       mpi::check(MPI_Isend(part(to), bytes, MPI_BYTE, to, 0, world_, &requests.emplace_back()), "MPI_Isend");
     }
   });
-  operation->finish = [=, this](std::size_t /*begin*/, std::size_t /*count*/, const std::byte* /*data*/) {
+  operation->finish = [=, this] {
     std::vector<const void*> inputs;
     for (int rank = 0; rank < place_.size; ++rank) {
       inputs.push_back(rank == place_.rank ? part(rank) : received(rank));

@@ -16,7 +16,6 @@
 
 #include "runtime/comm/cpu/node_exchange.h"
 #include "runtime/comm/cpu/operation_slots.h"
-#include "runtime/comm/cpu/request_check.h"
 #include "runtime/comm/reduction.h"
 
 namespace lockstep::comm::cpu {
@@ -65,9 +64,6 @@ class InterNode {
   std::shared_ptr<NodeOperation> exchange(const std::vector<PeerMessage>& sends,
                                           const std::vector<PeerMessage>& receives) const;
   std::shared_ptr<NodeOperation> barrier() const;
-
-  /// Waits until all nodes have called it.
-  void end();
 
  private:
   std::shared_ptr<NodeOperation> posted(std::function<void(std::vector<MPI_Request>&)> post) const;

@@ -1,16 +1,20 @@
 #include "runtime/comm/cpu/node_exchange.h"
 
 #include <algorithm>
+#include <array>
+#include <cstring>
 #include <optional>
 #include <span>
 #include <utility>
 
 #include "common/error.h"
+#include "runtime/comm/failure.h"
 #include "runtime/comm/mpi/session.h"
 
 namespace lockstep::comm::cpu {
 namespace {
 
+constexpr int kRequestTag = 1;
 constexpr int kFirstTag = 16;
 constexpr std::uint64_t kSegmentTags = 512;  // more than can be active
 constexpr int kUnusedTag = kFirstTag - 1;
@@ -24,20 +28,92 @@ constexpr std::size_t aligned(std::size_t bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
-NetworkUse use_of(const std::vector<Round>& rounds) {
-  NetworkUse use;
-  std::vector<int> peers;
-  for (const Round& round : rounds) {
-    use.rounds += round.sends.empty() && round.receives.empty() ? 0 : 1;
-    for (const auto& message : round.sends) peers.push_back(message.peer);
-    for (const auto& message : round.receives) peers.push_back(message.peer);
-  }
-  std::sort(peers.begin(), peers.end());
-  use.peers = static_cast<int>(std::unique(peers.begin(), peers.end()) - peers.begin());
-  return use;
-}
-
 }  // namespace
+
+// Compares what this node calls with what the node before calls, by one message to the next node: if all neighbours agree,
+// all nodes agree. A collective that is not the same everywhere could hang on one rank and succeed on another. The first
+// data for the next node travels in the same message, if it is short: over TCP a second message costs as much as the first.
+class RequestCheck {
+ public:
+  RequestCheck(MPI_Comm lane, int node, int nodes, const OperationRequest& request, std::string_view label)
+      : next((node + 1) % nodes), before((node + nodes - 1) % nodes), lane_(lane) {
+    mine_.request = request;
+    mine_.rank = mpi::world_rank();
+    mine_.label[label.copy(mine_.label.data(), mine_.label.size() - 1)] = 0;
+  }
+
+  /// Sends the request to the next node of `lane`, once, after those of the operations before.
+  void send(std::span<const std::byte> data = {}) {
+    state_ = State::sent;
+    std::memcpy(sent_.get(), &mine_, sizeof mine_);
+    if (!data.empty()) std::memcpy(sent_.get() + kDataBegin, data.data(), data.size());
+    mpi::check(MPI_Irecv(received_.get(), static_cast<int>(kDataBegin + kMaxRiding), MPI_BYTE, before,
+                         kRequestTag, lane_, &requests_[0]),
+               "MPI_Irecv");
+    mpi::check(MPI_Isend(sent_.get(), static_cast<int>(kDataBegin + data.size()), MPI_BYTE, next, kRequestTag,
+                         lane_, &requests_[1]),
+               "MPI_Isend");
+  }
+  bool is_sent() const { return state_ != State::waiting; }
+
+  /// Whether the node before calls the same; false as long as its message is not there. Ends the job, with a line
+  /// that names both requests, if it calls something else.
+  bool matched() {
+    // Compares as soon as the other request is here, because the next node may be late.
+    if (state_ == State::sent && ended(requests_[0])) {
+      compare();
+      state_ = State::equal;
+    }
+    if (state_ == State::equal && ended(requests_[1])) state_ = State::matched;
+    return state_ == State::matched;
+  }
+
+  /// The data that came with the message, after matched().
+  std::byte* data() const { return received_.get() + kDataBegin; }
+
+  const int next;
+  const int before;
+
+ private:
+  enum class State : std::uint8_t {
+    waiting,  // for the operations before
+    sent,
+    equal,    // to the request of the node before
+    matched,  // and this node's message has left
+  };
+  struct Message {
+    OperationRequest request;
+    std::int32_t rank = 0;
+    std::array<char, kLabelBytes> label{};
+  };
+  static_assert(std::is_trivially_copyable_v<Message>);
+
+  static bool ended(MPI_Request& request) {
+    int done = 0;
+    mpi::check(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Test");
+    return done != 0;
+  }
+
+  void compare() const {
+    Message theirs;
+    std::memcpy(&theirs, received_.get(), sizeof theirs);
+    if (theirs.request == mine_.request) return;
+    end_job_once(fmt::format(
+        "ranks of different nodes call different operations: rank {} calls {}, but rank {} calls {}; every rank must call the same operations in the same order (docs/users/ddp.md)",
+        mine_.rank, describe(mine_.request, mine_.label.data()), theirs.rank,
+        describe(theirs.request, theirs.label.data())));
+  }
+
+  static constexpr std::size_t kDataBegin = (sizeof(Message) + 63) / 64 * 64;
+
+  MPI_Comm lane_;
+  Message mine_;
+  std::unique_ptr<std::byte[]> sent_ = std::make_unique_for_overwrite<std::byte[]>(kDataBegin + kMaxRiding);
+  std::unique_ptr<std::byte[]> received_ =
+      std::make_unique_for_overwrite<std::byte[]>(kDataBegin + kMaxRiding);
+  std::array<MPI_Request, 2> requests_{MPI_REQUEST_NULL, MPI_REQUEST_NULL};
+  State state_ = State::waiting;
+};
 
 struct NodeExchange::Running {
   Running(std::shared_ptr<NodeOperation> started, MPI_Comm lane, int node, int nodes)
@@ -87,6 +163,13 @@ struct NodeExchange::Segment {
   bool moves_wide() const { return in_wide && moves_operands(); }
   std::size_t element_bytes() const { return moves_wide() ? sizeof(float) : size_of(buffer().type); }
   std::byte* base() { return moves_wide() ? reinterpret_cast<std::byte*>(wide.data()) : data(); }
+  // Within a segment, the messages of two nodes arrive in their order.
+  int tag() const { return kFirstTag + static_cast<int>(number % kSegmentTags); }
+  // Whether the message may travel with the request to or from that neighbour.
+  bool rides(const Round::Message& message, int neighbour) const {
+    return rounds[round].reduces && message.peer == neighbour &&
+           message.count * element_bytes() <= kMaxRiding;
+  }
 };
 
 NodeExchange::NodeExchange(MPI_Comm lane, int node, int nodes, const NetworkCost& cost)
@@ -181,7 +264,7 @@ bool NodeExchange::advance_posted() {
                          MPI_STATUSES_IGNORE),
              "MPI_Testall");
   if (done == 0) return begins;
-  if (running.operation->finish) running.operation->finish(0, 0, nullptr);
+  if (running.operation->finish) running.operation->finish();
   running.operation->done = true;
   return true;
 }
@@ -221,68 +304,68 @@ bool NodeExchange::start_segment() {
   running->next += count;
   ++running->active;
   active_bytes_ += bytes;
-  float* const wide = operation.wide ? segment.wide.data() : nullptr;
-  if (operation.request.kind == OperationKind::all_reduce) {
-    const std::size_t size = size_of(operation.buffer.type);
-    in_pieces(count, size, [&](std::size_t begin, std::size_t part) {
-      operation.prepare(segment.begin + begin, part, segment.data() + begin * size,
-                        wide == nullptr ? nullptr : wide + begin);
-    });
-  } else {
-    operation.prepare(segment.begin, count, segment.data(), wide);  // puts blocks side by side
-  }
+  take_operands(segment);
   post(segment);
   return true;
 }
 
+// Starts the messages of the segment's round.
 void NodeExchange::post(Segment& segment) {
-  const Round& round = segment.rounds[segment.round];
-  const std::size_t element = segment.element_bytes();
-  std::byte* base = segment.base();
-  // The first data to and from the neighbours may travel with the request.
-  RequestCheck* check = nullptr;
-  if (segment.begin == 0 && segment.round == 0 && segment.running->check) check = &*segment.running->check;
-  const auto rides = [&](const Round::Message& message, int neighbour) {
-    return check != nullptr && round.reduces && message.peer == neighbour &&
-           message.count * element <= RequestCheck::kMaxData;
-  };
   segment.received.clear();
   segment.expected.clear();
+  segment.requests.clear();
+  // The first data of an operation to and from the neighbours may travel with the request.
+  const bool first = segment.begin == 0 && segment.round == 0 && segment.running->check;
+  RequestCheck* const check = first ? &*segment.running->check : nullptr;
+  post_receives(segment, check);
+  post_sends(segment, check);
+  segment.open = segment.requests.size();
+  if (check != nullptr) send_requests();
+}
+
+void NodeExchange::post_receives(Segment& segment, const RequestCheck* check) {
+  const Round& round = segment.rounds[segment.round];
+  const std::size_t element = segment.element_bytes();
   std::size_t total = 0;
   for (const auto& message : round.receives) total += aligned(message.count * element);
-  segment.requests.clear();
   if (round.reduces) segment.scratch.resize(std::max(segment.scratch.size(), total));
   std::byte* next = segment.scratch.data();
-  // Within a segment, the messages of two nodes arrive in their order.
-  const int tag = kFirstTag + static_cast<int>(segment.number % kSegmentTags);
   for (const auto& message : round.receives) {
     const std::size_t bytes = message.count * element;
-    if (check != nullptr && rides(message, check->before())) {
+    if (check != nullptr && segment.rides(message, check->before)) {
       segment.received.push_back(check->data());
       continue;
     }
-    segment.received.push_back(round.reduces ? next : base + message.begin * element);
+    segment.received.push_back(round.reduces ? next : segment.base() + message.begin * element);
     segment.expected.push_back(bytes);
     if (round.reduces) next += aligned(bytes);
-    mpi::check(MPI_Irecv(segment.received.back(), static_cast<int>(bytes), MPI_BYTE, message.peer, tag, lane_,
-                         &segment.requests.emplace_back(MPI_REQUEST_NULL)),
+    mpi::check(MPI_Irecv(segment.received.back(), static_cast<int>(bytes), MPI_BYTE, message.peer,
+                         segment.tag(), lane_, &segment.requests.emplace_back(MPI_REQUEST_NULL)),
                "MPI_Irecv");
   }
+}
+
+// With the request of the operation, if this is its first round.
+void NodeExchange::post_sends(Segment& segment, RequestCheck* check) {
+  const std::size_t element = segment.element_bytes();
+  const auto data_of = [&](const Round::Message& message) {
+    return std::span<const std::byte>(segment.base() + message.begin * element, message.count * element);
+  };
+  const auto& sends = segment.rounds[segment.round].sends;
+  const auto rides = [&](const Round::Message& message) {
+    return check != nullptr && segment.rides(message, check->next);
+  };
   if (check != nullptr) {
-    const auto first = std::find_if(round.sends.begin(), round.sends.end(),
-                                    [&](const auto& message) { return rides(message, check->next()); });
-    check->send(first == round.sends.end()
-                    ? std::span<const std::byte>()
-                    : std::span<const std::byte>(base + first->begin * element, first->count * element));
+    const auto first = std::find_if(sends.begin(), sends.end(), rides);
+    check->send(first == sends.end() ? std::span<const std::byte>() : data_of(*first));
   }
-  for (const auto& message : round.sends) {
-    if (check != nullptr && rides(message, check->next())) continue;
-    mpi::check(MPI_Isend(base + message.begin * element, static_cast<int>(message.count * element), MPI_BYTE,
-                         message.peer, tag, lane_, &segment.requests.emplace_back(MPI_REQUEST_NULL)),
+  for (const auto& message : sends) {
+    if (rides(message)) continue;
+    const auto data = data_of(message);
+    mpi::check(MPI_Isend(data.data(), static_cast<int>(data.size()), MPI_BYTE, message.peer, segment.tag(),
+                         lane_, &segment.requests.emplace_back(MPI_REQUEST_NULL)),
                "MPI_Isend");
   }
-  segment.open = segment.requests.size();
-  if (check != nullptr) send_requests();
 }
 
 // Tests the requests of all segments in one call: each call of MPI polls its sockets.
@@ -334,7 +417,7 @@ bool NodeExchange::advance(Segment& segment) {
       reduce(segment, round, last);
     }
     if (++segment.round == segment.rounds.size()) {
-      segment.running->operation->finish(segment.begin, segment.count, segment.data());
+      give_results(segment);
       break;
     }
     post(segment);
@@ -351,6 +434,42 @@ void NodeExchange::in_pieces(std::size_t count, std::size_t element_bytes,
     if (begin + piece >= count) return;
     int arrived = 0;
     mpi::check(MPI_Iprobe(MPI_ANY_SOURCE, kUnusedTag, lane_, &arrived, MPI_STATUS_IGNORE), "MPI_Iprobe");
+  }
+}
+
+// Sums the elements of this node's ranks.
+void NodeExchange::take_operands(Segment& segment) const {
+  const NodeOperation& operation = *segment.running->operation;
+  const DataType type = segment.buffer().type;
+  const std::size_t size = size_of(type);
+  in_pieces(segment.count, size, [&](std::size_t begin, std::size_t count) {
+    for (const auto& block : operation.sent) {
+      const std::size_t first = block.place * segment.count + begin;
+      std::byte* const sum = segment.data() + first * size;
+      std::vector<const void*> inputs;
+      for (const std::byte* memory : operation.operands)
+        inputs.push_back(memory + block.offset + (segment.begin + begin) * size);
+      if (operation.wide) {
+        reduce_wide(inputs, segment.wide.data() + first, count, type, operation.scaled.op);
+      } else if (inputs.size() > 1) {
+        comm::reduce(inputs, sum, count, type, {.op = operation.scaled.op, .scale = std::nullopt});
+      } else if (inputs[0] != sum) {
+        std::memcpy(sum, inputs[0], count * size);
+      }
+    }
+  });
+}
+
+// Copies the result to this node's ranks.
+void NodeExchange::give_results(Segment& segment) {
+  const NodeOperation& operation = *segment.running->operation;
+  const std::size_t size = size_of(segment.buffer().type);
+  for (const auto& block : operation.received) {
+    const std::byte* const from = segment.data() + block.place * segment.count * size;
+    for (std::byte* memory : operation.results) {
+      std::byte* const into = memory + block.offset + segment.begin * size;
+      if (into != from) std::memcpy(into, from, segment.count * size);
+    }
   }
 }
 

@@ -27,32 +27,46 @@
 
 #include "runtime/comm/communicator.h"
 #include "runtime/comm/cpu/node_schedule.h"
-#include "runtime/comm/cpu/request_check.h"
+#include "runtime/comm/cpu/operation_slots.h"
 #include "runtime/comm/reduction.h"
 
 namespace lockstep::comm::cpu {
+
+class RequestCheck;
 
 /// An operation among the ranks of a lane, by a schedule: an all-reduce of a buffer, or a reduce-scatter or all-gather of
 /// a block for each node. Or an operation of MPI, with `post`.
 struct NodeOperation {
   OperationRequest request;
   std::string label;
-  /// Starts MPI's own operation. It is called when the ones before have ended, because MPI needs the same order of
-  /// collectives on all ranks. `prepare` is not used then.
-  std::function<void(std::vector<MPI_Request>&)> post = nullptr;
   /// Whether this rank compares the request with those of the other nodes.
   bool compares = true;
+
+  /// Starts MPI's own operation. It is called when the ones before have ended, because MPI needs the same order of
+  /// collectives on all ranks.
+  std::function<void(std::vector<MPI_Request>&)> post = nullptr;
+  /// After `post`: called when it has ended.
+  std::function<void()> finish = nullptr;
+
+  // Without `post`:
+
   /// Of an all-reduce this node's elements, then the result. Of the others the size of a block; no data.
   Buffer buffer;
   ScaledOp scaled;
   /// Halves that several ranks of this node sum travel as f32 until they are reduced, because they are rounded once.
   bool wide = false;
-  /// Called before these elements of the buffer, or of each block, are sent. It puts them into `data`, or into `wide` if
-  /// that is not null. Blocks are `count` elements apart, in the order of NodeExchange::block(); an all-gather needs only
-  /// this node's.
-  std::function<void(std::size_t begin, std::size_t count, std::byte* data, float* wide)> prepare = nullptr;
-  /// Called when `data` has the result; of a reduce-scatter this node's block. After `post`: when it has ended.
-  std::function<void(std::size_t begin, std::size_t count, const std::byte* data)> finish = nullptr;
+  /// Where a block lies in memory of this node, and its place among the blocks that travel (NodeExchange::block(); 0 if it
+  /// is the only one).
+  struct Block {
+    std::size_t offset = 0;  ///< bytes
+    std::size_t place = 0;
+  };
+  /// The memory of the ranks of this node that is summed, and its blocks; an all-gather sends only this node's.
+  std::vector<std::byte*> operands = {};
+  std::vector<Block> sent = {{}};
+  /// The memory of this node that gets the result, and the blocks it gets.
+  std::vector<std::byte*> results = {};
+  std::vector<Block> received = {{}};
 
   bool done = false;
 };
@@ -89,9 +103,13 @@ class NodeExchange {
   bool advance(Segment& segment);
   void send_requests();
   void post(Segment& segment);
+  void post_receives(Segment& segment, const RequestCheck* check);
+  void post_sends(Segment& segment, RequestCheck* check);
   void test_requests();
   void in_pieces(std::size_t count, std::size_t element_bytes,
                  const std::function<void(std::size_t begin, std::size_t count)>& work) const;
+  void take_operands(Segment& segment) const;
+  static void give_results(Segment& segment);
   void reduce(Segment& segment, const Round& round, bool last);
 
   MPI_Comm lane_;

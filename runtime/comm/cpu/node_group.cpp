@@ -8,7 +8,6 @@
 
 #include "common/error.h"
 #include "runtime/comm/cpu/inter_node.h"
-#include "runtime/comm/cpu/mismatch.h"
 #include "runtime/comm/failure.h"
 
 namespace lockstep::comm::cpu {
@@ -44,11 +43,11 @@ std::byte* bytes_of(void* memory) {
 }  // namespace
 
 NodeGroup::NodeGroup(OperationSlots slots, const RankInfo& place, std::vector<int> ranks,
-                     InterNode* inter_node)
+                     std::shared_ptr<InterNode> inter_node)
     : slots_(std::move(slots)),
       place_(place),
       ranks_(std::move(ranks)),
-      inter_node_(inter_node),
+      inter_node_(std::move(inter_node)),
       pieces_(slots_, place.local_rank, place.local_size),
       peers_(static_cast<std::size_t>(place.local_size)) {
 }
@@ -219,9 +218,12 @@ void NodeGroup::end_job_if_a_rank_left(const Task& task) const {
 void NodeGroup::leave(bool world_ends) {
   slots_.area(place_.local_rank).left.store(true, std::memory_order_release);
   slots_.notify_all();
-  if (world_ends && inter_node_ != nullptr && place_.local_rank < inter_node_->lanes()) {
-    inter_node_->end();
-  }
+  if (!world_ends || inter_node_ == nullptr || place_.local_rank >= inter_node_->lanes()) return;
+  auto end = inter_node_->nothing();
+  end->compares = true;
+  end->request = {.kind = OperationKind::end};
+  end->label = "World";
+  inter_node_->exchange().start(std::move(end));
 }
 
 // Called when all ranks have asked: checks that they asked for the same, and notes which rank was last.
@@ -410,14 +412,14 @@ bool NodeGroup::finished(const Task& task) const {
   if (task.error) return true;
   if (task.in_pieces) return task.share_done;
   const std::size_t done = slots_.slot(0, task.number).done_chunks.load(std::memory_order_acquire);
-  const bool reduces = task.request.kind == OperationKind::all_reduce;
   if (inter_node_ != nullptr) {
-    return task.share_done && (ready_count(task) == 0 || task.copied) && done >= done_count(task);
+    const Milestones needed = milestones(task);
+    return task.share_done && (needed.copies_at == 0 || task.copied) && done >= needed.ends_at;
   }
   if (task.request.kind == OperationKind::barrier) return true;
   if (is_inline(task)) return !task.views.empty();  // work() sets them, once may_work() allows it
   const auto ranks = static_cast<std::size_t>(place_.local_size);
-  return done == (reduces ? Chunks(task.request, ranks).count : ranks);
+  return done == (task.request.kind == OperationKind::all_reduce ? Chunks(task.request, ranks).count : ranks);
 }
 
 void NodeGroup::complete(Task& task) {

@@ -58,7 +58,8 @@ class NodeGroup {
  public:
   /// `ranks`: the communicator's ranks on this node, by local rank. `inter_node` is null if there is one
   /// node.
-  NodeGroup(OperationSlots slots, const RankInfo& place, std::vector<int> ranks, InterNode* inter_node);
+  NodeGroup(OperationSlots slots, const RankInfo& place, std::vector<int> ranks,
+            std::shared_ptr<InterNode> inter_node);
 
   /// Starts after the tasks that were added before.
   void add(std::shared_ptr<Task> task) { queued_.push_back(std::move(task)); }
@@ -68,7 +69,7 @@ class NodeGroup {
   bool advance(bool waiting);
 
   /// Tells the other ranks that this rank starts no more operations: a rank that waits for it in one then
-  /// ends the job. `world_ends`: also tells the other nodes, and waits for them.
+  /// ends the job. `world_ends`: also tells the other nodes; call advance() while exchanging().
   void leave(bool world_ends);
 
   bool idle() const { return queued_.empty() && posted_.empty(); }
@@ -108,13 +109,18 @@ class NodeGroup {
   bool over_lanes(const Task& task) const;
   bool exchange_across_nodes(Task& task);
   bool copy_on_node(Task& task);
-  std::size_t ready_count(const Task& task) const;
-  std::size_t done_count(const Task& task) const;
+  // Values of done_chunks.
+  struct Milestones {
+    std::size_t copies_at =
+        0;  // from then on, ranks copy what others of the node got from other nodes; 0: never
+    std::size_t ends_at = 0;  // then no rank needs the memory of another one
+  };
+  Milestones milestones(const Task& task) const;
   Buffer shared_part(const Task& task) const;
-  std::shared_ptr<NodeOperation> exchange_of(Task& task);
-  void reduce_slice(Task& task, NodeOperation& operation);
-  void reduce_blocks(Task& task, NodeOperation& operation);
-  void gather_blocks(Task& task, NodeOperation& operation);
+  std::shared_ptr<NodeOperation> exchange_of(const Task& task) const;
+  void reduce_slice(const Task& task, NodeOperation& operation) const;
+  void reduce_blocks(const Task& task, NodeOperation& operation) const;
+  void gather_blocks(const Task& task, NodeOperation& operation) const;
   std::shared_ptr<NodeOperation> posted_of(Task& task);
   bool overlaps_earlier(const Task& task) const;
 
@@ -125,7 +131,7 @@ class NodeGroup {
   OperationSlots slots_;
   RankInfo place_;
   std::vector<int> ranks_;
-  InterNode* inter_node_;
+  std::shared_ptr<InterNode> inter_node_;  // null with one node
   shm::StagingPool staging_;
   std::size_t staged_bytes_ = 0;  // in unfinished operations
   PieceExchange pieces_;

@@ -1,7 +1,6 @@
 // The part of NodeGroup's operations that crosses nodes.
 #include <algorithm>
 #include <cstring>
-#include <span>
 #include <utility>
 
 #include "runtime/comm/cpu/inter_node.h"
@@ -13,18 +12,6 @@ namespace {
 
 std::byte* as_bytes(void* memory) {
   return static_cast<std::byte*>(memory);
-}
-
-// The sum of a node's ranks in `data`, or in `wide` if that is not null.
-void sum_on_node(std::span<const void* const> inputs, std::size_t count, DataType type, ReduceOp op,
-                 std::byte* data, float* wide) {
-  if (wide != nullptr) {
-    reduce_wide(inputs, wide, count, type, op);
-  } else if (inputs.size() > 1) {
-    reduce(inputs, data, count, type, {.op = op, .scale = std::nullopt});
-  } else if (inputs[0] != data) {
-    std::memcpy(data, inputs[0], count * size_of(type));
-  }
 }
 
 }  // namespace
@@ -76,7 +63,7 @@ bool NodeGroup::exchange_across_nodes(Task& task) {
   if (!task.exchange->done) return false;
   task.share_done = true;
   // Of a broadcast, the other ranks of the node wait for one.
-  const bool counts = scheduled || (ready_count(task) > 0 &&
+  const bool counts = scheduled || (milestones(task).copies_at > 0 &&
                                     inter_node_->position_of(task.request.root).second == place_.local_rank);
   if (counts) end_share(task);
   return true;
@@ -107,36 +94,31 @@ std::shared_ptr<NodeOperation> NodeGroup::posted_of(Task& task) {
   return inter_node_->barrier();
 }
 
-// How many ranks of the node must have got their data from other nodes before the others copy it; 0: nothing is copied.
-std::size_t NodeGroup::ready_count(const Task& task) const {
-  if (!over_lanes(task) || place_.local_size == 1) return 0;
-  if (task.request.kind == OperationKind::broadcast) return 1;
-  return task.request.kind == OperationKind::all_gather ? static_cast<std::size_t>(place_.local_size) : 0;
-}
-
-// The value of done_chunks at which no rank needs the memory of another one.
-std::size_t NodeGroup::done_count(const Task& task) const {
+// How far the node must be in an operation that crosses nodes.
+NodeGroup::Milestones NodeGroup::milestones(const Task& task) const {
   const auto ranks = static_cast<std::size_t>(place_.local_size);
+  if (!over_lanes(task)) return {};
   switch (task.request.kind) {
     case OperationKind::all_reduce:
-      return static_cast<std::size_t>(slices(task));
-    case OperationKind::broadcast:
-      return ready_count(task) > 0 ? ranks : 0;
-    case OperationKind::all_gather:
-      return ready_count(task) > 0 ? 2 * ranks : 0;
+      return {.copies_at = 0, .ends_at = static_cast<std::size_t>(slices(task))};
     case OperationKind::reduce_scatter:
-      return over_lanes(task) ? ranks : 0;
+      return {.copies_at = 0, .ends_at = ranks};
+    case OperationKind::broadcast:  // one rank gets the data from another node, the others from it
+      return ranks == 1 ? Milestones{} : Milestones{.copies_at = 1, .ends_at = ranks};
+    case OperationKind::
+        all_gather:  // each rank counts when it has its lane's parts, and when it has copied the others
+      return ranks == 1 ? Milestones{} : Milestones{.copies_at = ranks, .ends_at = 2 * ranks};
     case OperationKind::exchange:
     case OperationKind::barrier:
     case OperationKind::end:
       break;
   }
-  return 0;
+  return {};
 }
 
 // Copies what other ranks of the node have got from other nodes.
 bool NodeGroup::copy_on_node(Task& task) {
-  const std::size_t ready = ready_count(task);
+  const std::size_t ready = milestones(task).copies_at;
   if (ready == 0 || task.copied || task.error ||
       slots_.slot(0, task.number).done_chunks.load(std::memory_order_acquire) < ready) {
     return false;
@@ -162,7 +144,7 @@ bool NodeGroup::copy_on_node(Task& task) {
   return true;
 }
 
-std::shared_ptr<NodeOperation> NodeGroup::exchange_of(Task& task) {
+std::shared_ptr<NodeOperation> NodeGroup::exchange_of(const Task& task) const {
   auto operation = std::make_shared<NodeOperation>();
   operation->buffer = {nullptr, task.buffer.count, task.request.type};
   operation->scaled = scaled_op_of(task.options, place_.size);
@@ -179,72 +161,40 @@ std::shared_ptr<NodeOperation> NodeGroup::exchange_of(Task& task) {
 }
 
 // An all-reduce: each lane sums a slice over the node, exchanges it, and copies the result to the node's ranks.
-void NodeGroup::reduce_slice(Task& task, NodeOperation& operation) {
+void NodeGroup::reduce_slice(const Task& task, NodeOperation& operation) const {
   const DataType type = task.request.type;
   const auto slice = static_cast<std::size_t>(place_.local_rank);
   const auto parts = static_cast<std::size_t>(slices(task));
   const std::size_t first = part_begin(task.request.count, slice, parts, type);
-  const std::size_t count = part_begin(task.request.count, slice + 1, parts, type) - first;
-  std::vector<std::byte*> views;  // of the slice
-  for (std::byte* view : task.views) views.push_back(view + first * size_of(type));
-  operation.buffer = {views[slice], count, type};
-  operation.prepare = [views, type, op = operation.scaled.op](std::size_t begin, std::size_t elements,
-                                                              std::byte* data, float* wide) {
-    std::vector<const void*> inputs;
-    for (const std::byte* view : views) inputs.push_back(view + begin * size_of(type));
-    sum_on_node(inputs, elements, type, op, data, wide);
-  };
-  operation.finish = [views, type, copies = !is_inline(task)](std::size_t begin, std::size_t elements,
-                                                              const std::byte* data) {
-    for (std::byte* view : views) {
-      std::byte* into = view + begin * size_of(type);
-      if (copies && into != data) std::memcpy(into, data, elements * size_of(type));
-    }
-  };
+  for (std::byte* view : task.views) operation.operands.push_back(view + first * size_of(type));
+  operation.buffer = {operation.operands[slice],
+                      part_begin(task.request.count, slice + 1, parts, type) - first, type};
+  if (!is_inline(task)) operation.results = operation.operands;
 }
 
 // A reduce-scatter: each lane sums the blocks of its ranks over the node, so a node sends as much as one rank has.
-void NodeGroup::reduce_blocks(Task& task, NodeOperation& operation) {
-  const DataType type = task.request.type;
-  const std::size_t block = task.buffer.bytes();
-  operation.prepare = [this, views = task.views, type, block, op = operation.scaled.op](
-                          std::size_t begin, std::size_t elements, std::byte* data, float* wide) {
-    for (int node = 0; node < place_.nodes; ++node) {
-      const std::size_t of_rank =
-          inter_node_->rank_of(node, place_.local_rank) * block + begin * size_of(type);
-      const std::size_t packed = inter_node_->exchange().block(node) * elements;
-      std::vector<const void*> inputs;
-      for (const std::byte* view : views) inputs.push_back(view + of_rank);
-      sum_on_node(inputs, elements, type, op, data + packed * size_of(type),
-                  wide == nullptr ? nullptr : wide + packed);
-    }
-  };
-  operation.finish = [this, mine = as_bytes(task.buffer.data), type](std::size_t begin, std::size_t elements,
-                                                                     const std::byte* data) {
-    const std::size_t packed = inter_node_->exchange().block(place_.node) * elements;
-    std::memcpy(mine + begin * size_of(type), data + packed * size_of(type), elements * size_of(type));
-  };
+void NodeGroup::reduce_blocks(const Task& task, NodeOperation& operation) const {
+  operation.operands = task.views;
+  operation.sent.clear();
+  for (int node = 0; node < place_.nodes; ++node) {
+    operation.sent.push_back({inter_node_->rank_of(node, place_.local_rank) * task.buffer.bytes(),
+                              inter_node_->exchange().block(node)});
+  }
+  operation.results = {as_bytes(task.buffer.data)};
+  operation.received = {{0, inter_node_->exchange().block(place_.node)}};
 }
 
 // An all-gather: each rank gets the parts of its lane, and then copies the others on the node.
-void NodeGroup::gather_blocks(Task& task, NodeOperation& operation) {
-  const std::size_t size = size_of(task.request.type);
-  const std::size_t block = task.buffer.bytes();
-  operation.prepare = [this, mine = as_bytes(task.buffer.data), size](std::size_t begin, std::size_t elements,
-                                                                      std::byte* data, float* /*wide*/) {
-    const std::size_t packed = inter_node_->exchange().block(place_.node) * elements;
-    std::memcpy(data + packed * size, mine + begin * size, elements * size);
-  };
+void NodeGroup::gather_blocks(const Task& task, NodeOperation& operation) const {
   const bool alone = place_.local_size == 1;
-  std::byte* into = alone ? as_bytes(task.all) : task.views[static_cast<std::size_t>(place_.local_rank)];
-  operation.finish = [this, into, alone, block, size](std::size_t begin, std::size_t elements,
-                                                      const std::byte* data) {
-    for (int node = 0; node < place_.nodes; ++node) {
-      const std::size_t place = alone ? inter_node_->rank_of(node, 0) : static_cast<std::size_t>(node);
-      std::memcpy(into + place * block + begin * size,
-                  data + inter_node_->exchange().block(node) * elements * size, elements * size);
-    }
-  };
+  operation.operands = {as_bytes(task.buffer.data)};
+  operation.sent = {{0, inter_node_->exchange().block(place_.node)}};
+  operation.results = {alone ? as_bytes(task.all) : task.views[static_cast<std::size_t>(place_.local_rank)]};
+  operation.received.clear();
+  for (int node = 0; node < place_.nodes; ++node) {
+    const std::size_t place = alone ? inter_node_->rank_of(node, 0) : static_cast<std::size_t>(node);
+    operation.received.push_back({place * task.buffer.bytes(), inter_node_->exchange().block(node)});
+  }
 }
 
 }  // namespace lockstep::comm::cpu

@@ -235,6 +235,19 @@ std::vector<Round> schedule_of(const NodeGrid& grid, int node, std::size_t count
   return rounds;
 }
 
+NetworkUse use_of(const std::vector<Round>& rounds) {
+  NetworkUse use;
+  std::vector<int> peers;
+  for (const Round& round : rounds) {
+    use.rounds += round.sends.empty() && round.receives.empty() ? 0 : 1;
+    for (const auto& message : round.sends) peers.push_back(message.peer);
+    for (const auto& message : round.receives) peers.push_back(message.peer);
+  }
+  std::sort(peers.begin(), peers.end());
+  use.peers = static_cast<int>(std::unique(peers.begin(), peers.end()) - peers.begin());
+  return use;
+}
+
 NodeGrid full_grid_of(int nodes) {
   NodeGrid grid = grid_of(nodes);  // if possible, the order of summation of an all-reduce
   if (grid.surplus() > 0) grid.factors = factors_of(nodes, nodes).factors;

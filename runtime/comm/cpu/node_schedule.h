@@ -59,6 +59,9 @@ struct Round {
 std::vector<Round> schedule_of(const NodeGrid& grid, int node, std::size_t count, ScheduleForm form,
                                DataType type);
 
+/// The rounds and peers of a schedule.
+NetworkUse use_of(const std::vector<Round>& rounds);
+
 // Operations in which every node owns a block of `count` elements: reduce-scatter is the first half of an all-reduce,
 // all-gather the second one. The blocks are packed in the order of block_of().
 

@@ -17,6 +17,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
+#include <string_view>
 
 #include "runtime/comm/communicator.h"
 #include "runtime/comm/shm/segment.h"
@@ -55,6 +57,9 @@ struct OperationRequest {
 
   bool operator==(const OperationRequest&) const = default;
 };
+
+/// "all_reduce of bucket 3 (6553600 × f32, sum)"
+std::string describe(const OperationRequest& request, std::string_view label);
 
 struct OperationSlot {
   OperationRequest request;
@@ -137,5 +142,14 @@ class OperationSlots {
   shm::SegmentHandle segment_;
   EventCount* events_ = nullptr;
 };
+
+/// Ends the job because the local rank `other` and the first rank of the node call different operations
+/// with the same `number`. The first rank prints a line that names both; the others wait until the job ends.
+[[noreturn]] void end_job_by_mismatch(const OperationSlots& slots, const RankInfo& place, int other,
+                                      std::uint64_t number);
+
+/// Ends the job because this rank waits for `operation`, and the local rank `left` has left without it.
+[[noreturn]] void end_job_by_leaving(const OperationSlots& slots, const RankInfo& place, int left,
+                                     const std::string& operation);
 
 }  // namespace lockstep::comm::cpu
