@@ -27,7 +27,6 @@
 #include "runtime/ddp/device_factor.h"
 #include "runtime/ddp/gradient_average.h"
 #include "runtime/ddp/options.h"
-#include "runtime/ddp/replica_check.h"
 #include "runtime/ddp/replicas.h"
 #include "runtime/ddp/step_message.h"
 #include "runtime/ddp/sync_observer.h"

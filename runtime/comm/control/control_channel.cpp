@@ -355,7 +355,7 @@ class ControlChannel::Thread {
     if (verdict_due_ && *verdict_due_ <= now) give_verdict(own_verdict());
   }
 
-  // The line of this rank, to which no verdict has come from above.
+  // The line of this rank when no verdict has come from above.
   std::string own_verdict() {
     if (parent_lost_) return control::explain_lost_rank(tree_.roster, tree_.parent, my_status());
     if (failure_) return *failure_;

@@ -182,19 +182,16 @@ NodeExchange::~NodeExchange() = default;
 void NodeExchange::start(std::shared_ptr<NodeOperation> operation) {
   auto running = std::make_unique<Running>(std::move(operation), lane_, node_, grid_.nodes);
   const NodeOperation& started = *running->operation;
-  if (started.post) {
-    operations_.push_back(std::move(running));
-    send_requests();
-    return;
+  if (!started.post) {
+    const bool reduces_all = started.request.kind == OperationKind::all_reduce;
+    if (!reduces_all) running->blocks = blocks_.size();
+    const std::size_t element = started.wide ? sizeof(float) : size_of(started.buffer.type);  // on the wire
+    const ExchangePlan plan =
+        plan_of(reduces_all ? grid_ : full_grid_, started.buffer.count * element * running->blocks, cost_);
+    running->form = plan.form;
+    running->segment_count = std::max<std::size_t>(1, plan.segment_bytes / element / running->blocks);
+    last_use_ = use_of(rounds_of(*running, std::min(running->segment_count, started.buffer.count)));
   }
-  const Buffer& buffer = started.buffer;
-  if (started.request.kind != OperationKind::all_reduce) running->blocks = blocks_.size();
-  const std::size_t element = started.wide ? sizeof(float) : size_of(buffer.type);  // on the wire
-  const NodeGrid& grid = started.request.kind == OperationKind::all_reduce ? grid_ : full_grid_;
-  const ExchangePlan plan = plan_of(grid, buffer.count * element * running->blocks, cost_);
-  running->form = plan.form;
-  running->segment_count = std::max<std::size_t>(1, plan.segment_bytes / element / running->blocks);
-  last_use_ = use_of(rounds_of(*running, std::min(running->segment_count, buffer.count)));
   operations_.push_back(std::move(running));
   send_requests();
 }

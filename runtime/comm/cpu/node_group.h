@@ -24,7 +24,7 @@
 #include "runtime/comm/cpu/operation_slots.h"
 #include "runtime/comm/cpu/piece_exchange.h"
 #include "runtime/comm/operation.h"
-#include "runtime/comm/shm/staging_pool.h"
+#include "runtime/comm/shm/segment.h"
 
 namespace lockstep::comm::cpu {
 

@@ -3,13 +3,14 @@
 // and the size of /dev/shm, 64 MB in many containers, does not limit it. It counts towards the job's memory
 // limit.
 //
-// Threads: safe from any.
+// Threads: safe from any, except where a class says otherwise.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <vector>
 
 namespace lockstep::comm::shm {
 
@@ -42,5 +43,21 @@ std::uint64_t free_count();
 
 /// Maps a segment of another process or of this one. Throws Error if it cannot be opened.
 std::shared_ptr<void> map(const SegmentHandle& segment);
+
+/// Shared memory for copies of data that lies elsewhere. Up to 64 MiB are kept for later operations. For one thread at a
+/// time.
+class StagingPool {
+ public:
+  /// At least `bytes` of shared memory.
+  std::shared_ptr<void> take(std::size_t bytes);
+  void give_back(std::shared_ptr<void> memory);
+
+ private:
+  struct FreeBlock {
+    std::shared_ptr<void> memory;
+    std::size_t bytes;
+  };
+  std::vector<FreeBlock> free_;
+};
 
 }  // namespace lockstep::comm::shm
