@@ -3,7 +3,7 @@
 #include <cstdlib>
 
 #include "common/error.h"
-#include "common/leaf/number.h"
+#include "common/leaf/text.h"
 
 namespace lockstep::environment {
 

@@ -70,7 +70,7 @@ UniqueFd FileSystem::open(const Path& path, int flags, mode_t mode) {
 std::optional<UniqueFd> FileSystem::open_if_there(const Path& path, int flags) {
   UniqueFd fd(descriptor(run(*this, {.kind = Kind::open, .path = path.c_str(), .flags = flags | O_CLOEXEC})));
   if (fd) return fd;
-  if (errno == ENOENT) return {};
+  if (errno == ENOENT || errno == ESTALE) return {};  // ESTALE: another node has removed it meanwhile
   fail_errno("cannot open {}", path.string());
 }
 
@@ -215,11 +215,6 @@ bool FileSystem::make_folder(const Path& path, mode_t mode) {
   fail_errno("cannot make the folder {}", path.string());
 }
 
-void FileSystem::remove_folder(const Path& path) {
-  if (run(*this, {.kind = Kind::rmdir, .path = path.c_str()}) != 0)
-    fail_errno("cannot remove {}", path.string());
-}
-
 std::vector<std::string> FileSystem::list(const Path& folder) {
   return names_in(open(folder, O_RDONLY | O_DIRECTORY | O_NOFOLLOW), folder);
 }
@@ -263,7 +258,8 @@ void FileSystem::remove_all(const Path& path) {
   UniqueFd fd(descriptor(run(*this, {.kind = Kind::open, .path = path.c_str(), .flags = kFolder})));
   if (!fd) fail_errno("cannot open {}", path.string());
   remove_below(std::move(fd), path, 0);
-  remove_folder(path);
+  if (run(*this, {.kind = Kind::rmdir, .path = path.c_str()}) != 0)
+    fail_errno("cannot remove {}", path.string());
 }
 
 // Works with descriptors: a name that becomes a symbolic link in the meantime is not followed.

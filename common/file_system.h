@@ -122,7 +122,6 @@ class FileSystem {
   bool unlink_if_there(const Path& path);
   /// Makes a folder. Returns false if something of that name exists.
   bool make_folder(const Path& path, mode_t mode);
-  void remove_folder(const Path& path);
   /// Returns the sorted names in a folder, without "." and "..".
   std::vector<std::string> list(const Path& folder);
   /// As list(), but returns nullopt if the folder does not exist.

@@ -5,10 +5,35 @@
 #include <unistd.h>
 
 #include <array>
+#include <cstdio>
+#include <optional>
+#include <system_error>
 
 #include "common/error.h"
+#include "common/leaf/text.h"
 
 namespace lockstep {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kMaxLinks = 40;  // the kernel's limit
+
+/// The descriptor N of this process, if the path is /proc/self/fd/N.
+std::optional<int> descriptor_named(const fs::path& path) {
+  std::error_code none;
+  const fs::path descriptors = fs::canonical("/proc/self/fd", none);
+  if (none || fs::canonical(parent_of(path), none) != descriptors) return {};
+  const std::optional<int> fd = to_number<int>(path.filename().string());
+  return fd && *fd >= 0 ? fd : std::nullopt;
+}
+
+bool is_standard_output(const struct stat& file) {
+  struct stat out {};
+  return ::fstat(STDOUT_FILENO, &out) == 0 && out.st_dev == file.st_dev && out.st_ino == file.st_ino;
+}
+
+}  // namespace
 
 UniqueFd open_file(const std::filesystem::path& path, int flags, mode_t mode) {
   UniqueFd fd(::open(path.c_str(), flags | O_CLOEXEC, mode));
@@ -89,6 +114,35 @@ void write_file_atomically(const std::filesystem::path& path, const std::functio
   }
   const UniqueFd folder_fd = open_file(folder, O_RDONLY | O_DIRECTORY);
   if (::fsync(folder_fd.get()) != 0) fail_errno("cannot sync {}", folder.string());
+}
+
+void write_output(const fs::path& path, std::string_view content) {
+  write_output(path, [&](int fd) { write_all(fd, content, path); });
+}
+
+void write_output(const fs::path& path, const std::function<void(int)>& write) {
+  struct stat status {};
+  const bool exists = ::stat(path.c_str(), &status) == 0;
+  // The descriptor may be named through links: /dev/stderr.
+  std::optional<int> named = descriptor_named(path);
+  std::error_code error;
+  fs::path at = path;
+  for (int links = 0; !named && links < kMaxLinks && fs::is_symlink(at, error); ++links) {
+    at = parent_of(at) / fs::read_symlink(at, error);
+    named = descriptor_named(at);
+  }
+  if (exists && is_standard_output(status)) named = STDOUT_FILENO;
+  if (named) {
+    if (*named == STDOUT_FILENO) (void)std::fflush(stdout);
+    return write(*named);
+  }
+  if (exists && !S_ISREG(status.st_mode) && !S_ISDIR(status.st_mode)) {
+    const UniqueFd fd = open_file(path, O_WRONLY);
+    return write(fd.get());
+  }
+  if (!exists && fs::is_symlink(path, error))
+    fail("cannot write {}: it is a symbolic link that leads to no file: remove it", path.string());
+  write_file_atomically(exists ? fs::canonical(path) : path, write);
 }
 
 }  // namespace lockstep

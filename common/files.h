@@ -1,4 +1,4 @@
-// Reads whole files, and replaces files atomically.
+// Reads whole files, replaces files atomically, and writes output that a user requested by name (--out FILE).
 //
 // Threads: safe from any.
 #pragma once
@@ -43,5 +43,13 @@ void write_file_atomically(const std::filesystem::path& path, const std::functio
 
 /// Writes all bytes at the file position; continues after short writes and EINTR. Throws Error naming `path`.
 void write_all(int fd, std::string_view content, const std::filesystem::path& path);
+
+/// Replaces a regular file as a whole, as write_file_atomically() does, or makes it; of a symbolic link it replaces the
+/// target. Writes into the existing file if it is not regular (a pipe, /dev/null), if it is named as an open descriptor
+/// (/dev/fd/3), or if standard output goes to it: replacing it would lose its content and what is printed later. Throws Error
+/// naming the path.
+void write_output(const std::filesystem::path& path, std::string_view content);
+/// The same with the content that `write` writes to the descriptor, for one that does not fit in memory.
+void write_output(const std::filesystem::path& path, const std::function<void(int)>& write);
 
 }  // namespace lockstep

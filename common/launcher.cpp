@@ -5,14 +5,13 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <exception>
 #include <string_view>
-#include <vector>
 
 #include "common/environment.h"
 #include "common/error.h"
 #include "common/leaf/cpu_list.h"
-#include "common/leaf/number.h"
-#include "common/leaf/split.h"
+#include "common/leaf/text.h"
 
 namespace lockstep {
 namespace {
@@ -75,6 +74,11 @@ std::optional<LocalRank> from_slurm() {
   return shared;
 }
 
+std::vector<int> cpus_in(const char* variable) {
+  const auto list = environment::get(variable);
+  return list ? parse_cpu_list(*list) : std::vector<int>();
+}
+
 }  // namespace
 
 std::optional<int> mpi_rank() {
@@ -127,6 +131,24 @@ std::optional<LocalRank> find_local_rank() {
     return LocalRank{local_rank, local_size, launcher.binds, local_rank, local_size};
   }
   return from_slurm();
+}
+
+std::vector<int> worker_cpus() {
+  return cpus_in("LOCKSTEP_WORKER_CPUS");
+}
+
+std::vector<int> background_cpus() {
+  std::vector<int> workers = worker_cpus();
+  return workers.empty() ? cpus_in("LOCKSTEP_CPUS") : workers;
+}
+
+void use_background_cpus() noexcept {
+  try {
+    const std::vector<int> cpus = background_cpus();
+    if (!cpus.empty()) bind_this_thread(cpus);
+  } catch (const std::exception&) {
+    // The work is also done where the thread is.
+  }
 }
 
 }  // namespace lockstep

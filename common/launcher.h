@@ -1,10 +1,13 @@
-// This process's place in its job, from the environment variables of its launcher: mpirun, srun or torchrun.
+// This process's place in its job, and the CPUs of threads that work beside training (the loader's, the planner's, the writer's
+// of checkpoints), from the environment variables of its launcher: mpirun, srun or torchrun. A thread inherits the mask of the
+// one that starts it, which OpenMP may have bound to a single CPU.
 //
-// Threads: safe as long as no thread changes the environment.
+// Threads: safe as long as no thread changes the environment; use_background_cpus() changes the mask of the calling thread only.
 #pragma once
 
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace lockstep {
 
@@ -31,5 +34,15 @@ std::optional<LocalRank> find_local_rank();
 
 /// The entry for node `node` of Slurm's list of task counts, "2(x3),1". Throws UsageError naming the text.
 int tasks_on_node(const std::string& counts, long node);
+
+/// LOCKSTEP_WORKER_CPUS; empty if there are none.
+std::vector<int> worker_cpus();
+
+/// The worker CPUs, else LOCKSTEP_CPUS; empty if neither is set.
+std::vector<int> background_cpus();
+
+/// Binds the calling thread to background_cpus(), if there are any. It stays where it is if the kernel refuses,
+/// which World reports at the start.
+void use_background_cpus() noexcept;
 
 }  // namespace lockstep

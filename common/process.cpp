@@ -14,7 +14,7 @@
 
 #include "common/environment.h"
 #include "common/error.h"
-#include "common/leaf/pipe.h"
+#include "common/leaf/descriptors.h"
 
 namespace lockstep {
 

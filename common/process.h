@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "common/leaf/host_name.h"
+#include "common/leaf/network.h"
 
 namespace lockstep {
 

@@ -7,12 +7,11 @@
 #include <poll.h>
 #include <sys/socket.h>
 
-#include <array>
 #include <memory>
 
 #include "common/error.h"
-#include "common/leaf/open_files.h"
-#include "common/leaf/port.h"
+#include "common/leaf/descriptors.h"
+#include "common/leaf/network.h"
 
 namespace lockstep {
 namespace {
@@ -84,13 +83,8 @@ void send_all(const UniqueFd& socket, std::string_view bytes, const char* peer) 
 std::string local_address(const UniqueFd& socket) {
   sockaddr_storage address{};
   socklen_t length = sizeof address;
-  std::array<char, NI_MAXHOST> text{};
-  if (::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &length) != 0 ||
-      ::getnameinfo(reinterpret_cast<const sockaddr*>(&address), length, text.data(), text.size(), nullptr, 0,
-                    NI_NUMERICHOST) != 0) {
-    return "";
-  }
-  const std::string name = text.data();
+  if (::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &length) != 0) return "";
+  const std::string name = address_text(reinterpret_cast<const sockaddr&>(address));
   // The prefix of an IPv4 address on a socket for both families.
   constexpr std::string_view kMapped = "::ffff:";
   return name.starts_with(kMapped) ? name.substr(kMapped.size()) : name;

@@ -10,7 +10,6 @@
 #include <iostream>
 #include <string_view>
 #include <system_error>
-#include <vector>
 
 #include "common/error.h"
 #include "common/leaf/text.h"

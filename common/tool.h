@@ -6,11 +6,8 @@
 
 #include <CLI/CLI.hpp>
 #include <functional>
-#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
-#include <utility>
-#include <vector>
 
 namespace lockstep {
 
@@ -52,16 +49,5 @@ class Tool {
 
 /// The version of this build, as in --version.
 const char* version();
-
-/// Adds an option whose value is one of a few words. `value` must live as long as `verb`.
-template <typename Value>
-void add_choice(CLI::App& verb, const std::string& name, Value& value, std::map<std::string, Value> words,
-                const std::string& text) {
-  std::vector<std::string> choices;
-  for (const auto& [word, meaning] : words) choices.push_back(word);
-  verb.add_option_function<std::string>(
-          name, [&value, words = std::move(words)](const std::string& word) { value = words.at(word); }, text)
-      ->check(CLI::IsMember(choices));
-}
 
 }  // namespace lockstep

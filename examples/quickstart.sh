@@ -78,7 +78,7 @@ say "corpus: the man pages, as tokens, packed"
 examples/text_lm/prepare.sh "$work/corpus" --bin build/$preset/bin --max-tokens 256
 
 say "size of a step: lockstep-plan suggest"
-# The model's cost for each token (text_lm/job.cpp), as the loader plans with it.
+# The model's cost for each token (text_lm/train.cpp), as the loader plans with it.
 table=$("build/$preset/bin/lockstep-plan" suggest "$work/corpus/manpages" --ranks 4 --cap 1024 --cost 2867,1)
 echo "$table"
 read -r accumulate step_tokens < <(sed -nE 's/^recommended: .*accumulate = ([0-9]+),.*step_tokens = ([0-9]+).*$/\1 \2/p' <<<"$table")

@@ -11,7 +11,7 @@
 #include "runtime/comm/communicator.h"
 #include "runtime/profile/accelerator.h"
 #ifdef LOCKSTEP_WITH_REPORT
-#include "exporters/report/advice.h"
+#include "exporters/report/diagnosis.h"
 #include "exporters/report/run.h"
 #endif
 

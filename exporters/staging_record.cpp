@@ -17,13 +17,6 @@ constexpr std::size_t kMaxSources = 1000;
 constexpr int kMaxDepth = 8;
 constexpr std::size_t kMaxReason = 200;  // the parser's message holds what it read last
 
-template <typename T>
-T sum(const std::vector<StagedSource>& sources, T StagedSource::*field) {
-  T total{};
-  for (const StagedSource& source : sources) total += source.*field;
-  return total;
-}
-
 // A record without a state was written when staging was done. An unknown state comes from a later version.
 StagingState state_of(const std::string& word) {
   const auto found = std::find(kStagingStates.begin(), kStagingStates.end(), word);
@@ -66,22 +59,6 @@ StagingRecord parse(const std::string& text, const std::string& name) {
 }
 
 }  // namespace
-
-std::uint64_t StagingRecord::bytes() const {
-  return sum(sources, &StagedSource::bytes);
-}
-std::uint64_t StagingRecord::done() const {
-  return sum(sources, &StagedSource::done);
-}
-std::uint64_t StagingRecord::from_source() const {
-  return sum(sources, &StagedSource::from_source);
-}
-std::uint64_t StagingRecord::from_peers() const {
-  return sum(sources, &StagedSource::from_peers);
-}
-double StagingRecord::seconds() const {
-  return sum(sources, &StagedSource::seconds);
-}
 
 std::size_t StagingRecord::hits() const {
   std::size_t hits = 0;

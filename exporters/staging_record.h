@@ -42,12 +42,14 @@ struct StagingRecord {
   StagingState state = StagingState::done;
   std::vector<StagedSource> sources;
 
-  std::uint64_t bytes() const;
-  std::uint64_t done() const;
-  std::uint64_t from_source() const;
-  std::uint64_t from_peers() const;
+  /// Of all sources, such as sum(&StagedSource::bytes).
+  template <typename T>
+  T sum(T StagedSource::*field) const {
+    T total{};
+    for (const StagedSource& source : sources) total += source.*field;
+    return total;
+  }
   std::size_t hits() const;
-  double seconds() const;
 };
 
 /// Reads `name` in an open folder; returns nullopt if there is no such file. Throws Error naming the file if

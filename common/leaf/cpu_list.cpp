@@ -1,13 +1,15 @@
 #include "common/leaf/cpu_list.h"
 
 #include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 
 #include "common/leaf/error.h"
-#include "common/leaf/number.h"
-#include "common/leaf/split.h"
+#include "common/leaf/text.h"
 
 namespace lockstep {
 namespace {
@@ -79,6 +81,20 @@ void bind_this_thread(const std::vector<int>& cpus) {
   const int result = sched_setaffinity(0, bytes, set);
   CPU_FREE(set);
   if (result != 0) throw Error("cannot bind to CPUs " + format_cpu_list(cpus) + ": " + errno_text(errno));
+}
+
+void interleave_memory(const std::vector<int>& nodes) {
+  constexpr int kInterleave = 3;  // MPOL_INTERLEAVE of linux/mempolicy.h, which some systems lack
+  constexpr std::size_t kBits = 8 * sizeof(unsigned long);
+  if (nodes.empty()) return;
+  std::array<unsigned long, kMaxCpus / kBits> mask{};
+  for (const int number : nodes) {
+    const auto node = static_cast<std::size_t>(number);
+    mask.at(node / kBits) |= 1UL << (node % kBits);
+  }
+  if (::syscall(SYS_set_mempolicy, kInterleave, mask.data(), kMaxCpus + 1) != 0)
+    throw Error("cannot interleave memory over NUMA nodes " + format_cpu_list(nodes) + ": " +
+                errno_text(errno));
 }
 
 }  // namespace lockstep

@@ -1,7 +1,7 @@
 // Parses and formats CPU sets in the Linux list form ("0-11,48-59"), as /sys, taskset and our tools write
 // them. The CPU numbers are the kernel's.
 //
-// Threads: safe from any; only bind_this_thread() changes a mask, that of the calling thread.
+// Threads: safe from any; bind_this_thread() and interleave_memory() change the calling thread.
 #pragma once
 
 #include <string>
@@ -24,5 +24,9 @@ std::vector<int> cpus_of_this_thread();
 
 /// Binds the calling thread to the given CPUs. Throws Error naming the set when the kernel refuses.
 void bind_this_thread(const std::vector<int>& cpus);
+
+/// Interleaves the memory of this thread, and of the program that it executes, over NUMA nodes (the kernel's numbers); does
+/// nothing if there are none. Throws Error naming them if the kernel refuses.
+void interleave_memory(const std::vector<int>& nodes);
 
 }  // namespace lockstep

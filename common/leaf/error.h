@@ -7,6 +7,7 @@
 
 #include <stdexcept>
 #include <string>
+#include <system_error>
 
 namespace lockstep {
 
@@ -23,6 +24,8 @@ class UsageError : public Error {
 };
 
 /// The text of an errno value ("No such file or directory").
-std::string errno_text(int error);
+inline std::string errno_text(int error) {
+  return std::generic_category().message(error);
+}
 
 }  // namespace lockstep

@@ -1,7 +1,5 @@
 #include "common/leaf/text.h"
 
-#include <algorithm>
-
 #include "common/leaf/error.h"
 
 namespace lockstep {

@@ -1,14 +1,49 @@
-// Small functions on texts that other people or programs have chosen.
+// Small functions on texts, also on those that other people or programs have chosen: numbers in them, parts of them.
 //
 // Threads: safe from any.
 #pragma once
 
+#include <algorithm>
+#include <charconv>
 #include <cstddef>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace lockstep {
+
+/// The number that the whole text is, in decimal digits; nullopt if it is something else or does not fit.
+template <typename T>
+std::optional<T> to_number(std::string_view text) {
+  T value{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+/// The parts of a text between the separators, at least one. They point into the text.
+inline std::vector<std::string_view> split(std::string_view text, char separator) {
+  std::vector<std::string_view> parts;
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t end = std::min(text.find(separator, begin), text.size());
+    parts.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return parts;
+}
+
+/// The reverse of split().
+template <typename Texts>
+std::string join(const Texts& texts, std::string_view separator) {
+  std::string whole;
+  for (const auto& text : texts) {
+    if (&text != &*texts.begin()) whole += separator;
+    whole += text;
+  }
+  return whole;
+}
 
 /// Makes a text that anybody may have chosen, such as a file name, safe for a terminal and for one line: control
 /// characters become "\x0a". A text longer than `max_bytes` is cut and ends in "...".

@@ -3,6 +3,9 @@
 // Threads: an object belongs to one thread at a time.
 #pragma once
 
+#include <unistd.h>
+
+#include <cerrno>
 #include <utility>
 
 namespace lockstep {
@@ -24,7 +27,12 @@ class UniqueFd {
   int get() const { return fd_; }
   explicit operator bool() const { return fd_ >= 0; }
   int release() { return std::exchange(fd_, -1); }
-  void reset(int fd = -1);
+  void reset(int fd = -1) {
+    const int error = errno;
+    if (fd_ >= 0) ::close(fd_);
+    fd_ = fd;
+    errno = error;
+  }
 
  private:
   int fd_ = -1;

@@ -34,6 +34,8 @@ def lines_of(path: str, opener, newline: "str | None"):
     """Bytes that are not UTF-8 become surrogates, so that the line with them can be named."""
     number = 0
     try:
+        if opener is not open and os.path.getsize(path) == 0:
+            raise EOFError("the file is empty")
         with opener(path, "rt", encoding="utf-8-sig", errors="surrogateescape", newline=newline) as lines:
             for number, line in enumerate(lines, 1):
                 yield line

@@ -22,19 +22,21 @@ from PIL import Image, ImageOps
 from tar_shards import TarShards, key_of
 
 PICTURES = {"jpg", "jpeg", "jpe", "jfif", "png", "webp", "avif", "bmp", "tif", "tiff", "gif", "ppm", "pgm"}
-# What systems and people leave beside data, as in staging/pack/stray_files.cpp.
+# What systems and people leave beside data, as in staging/pack/member_name.cpp.
 STRAY = re.compile(
-    r"(^|/)(\._[^/]+|\.(ds_store|appledouble|localized|spotlight-v100|trashes|fseventsd|temporaryitems|documentrevisions-v100|apdisk|"
-    r"volumeicon\.icns|directory|git|gitignore|gitattributes|gitkeep|ipynb_checkpoints|trash-[^/]+|nfs[^/]+|[^/]*\.crc)|__macosx|"
-    r"icon\r|thumbs\.db|ehthumbs(_vista)?\.db|desktop\.ini|\$recycle\.bin|system volume information|@eadir|_success)(/|\Z)"
+    r"(^|/)(\._[^/]+|\.(ds_store|apple(double|db|desktop)|localized|spotlight-v100|trashes|fseventsd|temporaryitems|"
+    r"documentrevisions-v100|apdisk|volumeicon\.icns|directory|cache|git|gitignore|gitattributes|gitkeep|svn|hg|ipynb_checkpoints|"
+    r"dropbox|picasa\.ini|@__thumb|trash-[^/]+|nfs[^/]+|~lock\.[^/]+|[^/]*\.crc)|temporary items|network trash folder|icon\r|__macosx|"
+    r"lost\+found|__pycache__|picasa\.ini|_success|thumbs\.db|ehthumbs(_vista)?\.db|desktop\.ini|\$recycle\.bin|"
+    r"system volume information|@eadir|[#@]recycle|~\$[^/]+)(/|\Z)"
     r"|(^|/)(readme|licen[sc]e|copying)(\.(md|txt|rst|html?|pdf))?\Z", re.IGNORECASE)
 # Members of tar files in which WebDataset finds a sample.
-SAMPLE = re.compile(r"(?!__[^/]*__(/|\Z))(.*/)?[^/.]+\.[^/]*", re.DOTALL)
+SAMPLE = re.compile(r"(?!__[^/]*__(/|\Z))(.*/)?[^.]+\.[^/]*")
 
 
 def files_of(source: pathlib.Path, left_out: "list[str]"):
     """Tar file or folder, name, path, offset and size of each file, those of a sample one after the other."""
-    tars = [path for path in sorted(source.glob("*.tar")) if not STRAY.search(path.name)]
+    tars = [path for path in sorted(source.iterdir()) if path.name.lower().endswith(".tar") and not STRAY.search(path.name)]
     for path in tars:
         if path.stat().st_size:  # tarfile refuses an empty one
             yield from ((path, *file) for file in members_of(path, left_out))

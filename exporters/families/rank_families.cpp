@@ -7,7 +7,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "common/median.h"
+#include "common/statistics.h"
 #include "exporters/record/goodput.h"
 
 namespace lockstep::exporter {
@@ -64,51 +64,39 @@ struct JobSeries {
   Labels labels;
 
   void add(double value) const { stream.add(labels, value); }
+  Labels labels_of(const Snapshot& rank) const {
+    return with(labels, "rank", std::to_string(rank.identity.rank));
+  }
 };
 
-// And those of one of its ranks.
-struct RankSeries {
-  FamilyStream& stream;
-  const Labels& on_node;
-  const Snapshot& rank;
+// Below are the values of ranks. Without a sample (in the first moments) a rank has no Resources.
+using Value = std::optional<double>;
 
-  Labels labels() const { return with(on_node, "rank", std::to_string(rank.identity.rank)); }
-  void add(double value) const { stream.add(labels(), value); }
-};
-
-template <typename Work>
-void each_rank(const JobSeries& to, const Work& work) {
-  for (const Snapshot& rank : to.job.ranks) work(RankSeries{to.stream, to.labels, rank});
-}
-
-// Below are what a family adds for a job step. Without a sample (in the first moments) a rank has no Resources.
 template <auto Field, const double& Unit = kOne>
-void number(const JobSeries& to) {
-  each_rank(to, [](const RankSeries& series) {
-    if constexpr (std::is_invocable_v<decltype(Field), const Counters&>) {
-      series.add(Unit * static_cast<double>(series.rank.counters.*Field));
-    } else if (series.rank.resources) {
-      series.add(Unit * static_cast<double>(*series.rank.resources.*Field));
-    }
-  });
+Value number(const Snapshot& rank) {
+  if constexpr (std::is_invocable_v<decltype(Field), const Counters&>) {
+    return Unit * static_cast<double>(rank.counters.*Field);
+  } else {
+    return rank.resources ? Value(Unit * static_cast<double>(*rank.resources.*Field)) : std::nullopt;
+  }
 }
 
 // What the GPU does not tell is absent: then `Known` is 0.
 template <auto Field, auto Known, const double& Unit = kOne>
-void of_gpu(const JobSeries& to) {
-  each_rank(to, [](const RankSeries& series) {
-    if (!series.rank.resources || !series.rank.resources->gpu.sampled()) return;
-    const Gpu& gpu = series.rank.resources->gpu;
-    if (gpu.*Known != 0) series.add(Unit * static_cast<double>(gpu.*Field));
-  });
+Value of_gpu(const Snapshot& rank) {
+  if (!rank.resources || !rank.resources->gpu.sampled() || rank.resources->gpu.*Known == 0) return {};
+  return Unit * static_cast<double>(rank.resources->gpu.*Field);
 }
 
 template <auto Field>
-void communication(const JobSeries& to) {
-  each_rank(to, [](const RankSeries& series) {
-    const Counters& counters = series.rank.counters;
-    if (counters.communication_measured()) series.add(kNs * static_cast<double>(counters.*Field));
-  });
+Value communication(const Snapshot& rank) {
+  return rank.counters.communication_measured() ? number<Field, kNs>(rank) : std::nullopt;
+}
+
+// And below is what a family adds for a job step.
+void add_step_histograms(const JobSeries& to) {
+  for (const Snapshot& rank : to.job.ranks)
+    add_histogram(to.stream, to.labels_of(rank), rank.counters.step_histogram, rank.counters.step_ns);
 }
 
 double bytes_of(const CollectiveTotals& totals, double /*bus_factor*/) {
@@ -122,27 +110,27 @@ double seconds_of(const CollectiveTotals& totals, double /*bus_factor*/) {
 }
 
 // Of the kinds that were measured. A bandwidth is the rate of bytes divided by the rate of seconds.
-template <double (*Value)(const CollectiveTotals& totals, double bus_factor)>
+template <double (*Figure)(const CollectiveTotals& totals, double bus_factor)>
 void of_collectives(const JobSeries& to) {
-  each_rank(to, [](const RankSeries& series) {
-    for (std::size_t i = 0; series.rank.resources && i < record::kCollectives; ++i) {
-      const CollectiveTotals& totals = series.rank.resources->collectives[i];
+  for (const Snapshot& rank : to.job.ranks) {
+    for (std::size_t i = 0; rank.resources && i < record::kCollectives; ++i) {
+      const CollectiveTotals& totals = rank.resources->collectives[i];
       if (totals.ns == 0) continue;
-      const double factor = record::bus_factor(static_cast<record::Collective>(i), series.rank.identity.size);
-      series.stream.add(with(series.labels(), "collective", record::kCollectiveNames[i]),
-                        Value(totals, factor));
+      const double factor = record::bus_factor(static_cast<record::Collective>(i), rank.identity.size);
+      to.stream.add(with(to.labels_of(rank), "collective", record::kCollectiveNames[i]),
+                    Figure(totals, factor));
     }
-  });
+  }
 }
 
 void add_phases(const JobSeries& to) {
-  each_rank(to, [](const RankSeries& series) {
-    const Labels labels = series.labels();
+  for (const Snapshot& rank : to.job.ranks) {
+    const Labels labels = to.labels_of(rank);
     for (std::size_t phase = 0; phase < record::kPhases; ++phase) {
-      series.stream.add(with(labels, "phase", record::kPhaseNames[phase]),
-                        kNs * static_cast<double>(series.rank.counters.phase_ns[phase]));
+      to.stream.add(with(labels, "phase", record::kPhaseNames[phase]),
+                    kNs * static_cast<double>(rank.counters.phase_ns[phase]));
     }
-  });
+  }
 }
 
 // Compares ranks of this node only; lockstep:straggler_score:ratio (rules) compares the ranks of the whole
@@ -153,9 +141,9 @@ void add_straggler_scores(const JobSeries& to) {
     if (rank.recent_own_seconds > 0) own.push_back(rank.recent_own_seconds);
   }
   const double middle = median(std::move(own));
-  each_rank(to, [&](const RankSeries& series) {
-    if (series.rank.recent_own_seconds > 0) series.add(series.rank.recent_own_seconds / middle);
-  });
+  for (const Snapshot& rank : to.job.ranks) {
+    if (rank.recent_own_seconds > 0) to.stream.add(to.labels_of(rank), rank.recent_own_seconds / middle);
+  }
 }
 
 void add_info(const JobSeries& to) {
@@ -259,24 +247,18 @@ struct Family {
   const char* name;
   MetricType type;
   const char* help;
-  void (*add)(const JobSeries& to);
+  Value (*of_rank)(const Snapshot& rank);  // a rank's only series, if it has a value; nullptr: see `add`
+  void (*add)(const JobSeries& to) = nullptr;
 };
 
 // In the order of the page.
 constexpr auto kFamilies = std::to_array<Family>(
     {{"lockstep_rank_up", kGauge, "1 while the rank's process runs, 0 after it has ended.",
-      [](const JobSeries& to) {
-        each_rank(to, [](const RankSeries& series) { series.add(series.rank.alive ? 1 : 0); });
-      }},
-     {"lockstep_step_seconds", MetricType::Histogram, "Duration of training steps.",
-      [](const JobSeries& to) {
-        each_rank(to, [](const RankSeries& series) {
-          const Counters& counters = series.rank.counters;
-          add_histogram(series.stream, series.labels(), counters.step_histogram, counters.step_ns);
-        });
-      }},
+      [](const Snapshot& rank) -> Value { return rank.alive ? 1 : 0; }},
+     {"lockstep_step_seconds", MetricType::Histogram, "Duration of training steps.", nullptr,
+      add_step_histograms},
      {"lockstep_phase_seconds_total", kCounter,
-      "Time in each phase of the steps. The phases add up to the steps.", add_phases},
+      "Time in each phase of the steps. The phases add up to the steps.", nullptr, add_phases},
      {"lockstep_steps_total", kCounter, "Training steps.", number<&Counters::steps>},
      {"lockstep_tokens_total", kCounter, "Tokens trained on, without padding.", number<&Counters::tokens>},
      {"lockstep_samples_total", kCounter, "Samples trained on.", number<&Counters::samples>},
@@ -293,11 +275,9 @@ constexpr auto kFamilies = std::to_array<Family>(
       "Processor time of the rank's process in the kernel, the loader's threads included.",
       number<&Resources::system_ns, kNs>},
      {"lockstep_loader_cpu_seconds_total", kCounter, "Processor time of the loader's threads.",
-      [](const JobSeries& to) {
-        each_rank(to, [](const RankSeries& series) {
-          if (const auto& used = series.rank.resources)
-            series.add(kNs * static_cast<double>(used->loader_user_ns + used->loader_system_ns));
-        });
+      [](const Snapshot& rank) -> Value {
+        if (!rank.resources) return {};
+        return kNs * static_cast<double>(rank.resources->loader_user_ns + rank.resources->loader_system_ns);
       }},
      {"lockstep_skipped_samples_total", kCounter, "Damaged samples that the loader left out.",
       number<&Resources::skipped_samples>},
@@ -316,13 +296,12 @@ constexpr auto kFamilies = std::to_array<Family>(
      {"lockstep_involuntary_switches_total", kCounter,
       "Times that a thread of the process had to give its CPU to another one.",
       number<&Resources::involuntary_switches>},
-     {"lockstep_gpu_info", kGauge, "The rank's GPU by its UUID.",
+     {"lockstep_gpu_info", kGauge, "The rank's GPU by its UUID.", nullptr,
       [](const JobSeries& to) {
-        each_rank(to, [](const RankSeries& series) {
-          const auto& used = series.rank.resources;
-          if (used && used->gpu.sampled())
-            series.stream.add(with(series.labels(), "uuid", record::uuid_text(used->gpu)), 1);
-        });
+        for (const Snapshot& rank : to.job.ranks) {
+          if (rank.resources && rank.resources->gpu.sampled())
+            to.stream.add(with(to.labels_of(rank), "uuid", record::uuid_text(rank.resources->gpu)), 1);
+        }
       }},
      {"lockstep_gpu_memory_bytes", kGauge, "Memory of the rank's GPU in use, by all processes.",
       of_gpu<&Gpu::memory_bytes, &Gpu::memory_total_bytes>},
@@ -366,53 +345,54 @@ constexpr auto kFamilies = std::to_array<Family>(
       communication<&Counters::comm_wait_ns>},
      {"lockstep_collective_bytes_total", kCounter,
       "Bytes of the step's collectives: divided by their seconds, NCCL's algorithm bandwidth.",
-      of_collectives<bytes_of>},
+      nullptr, of_collectives<bytes_of>},
      {"lockstep_collective_bus_bytes_total", kCounter,
       "These bytes times the factor for this number of ranks: divided by their seconds, NCCL's bus bandwidth.",
-      of_collectives<bus_bytes_of>},
+      nullptr, of_collectives<bus_bytes_of>},
      {"lockstep_collective_seconds_total", kCounter,
       "Time in which the step's collectives moved data, without waiting for later ranks.",
-      of_collectives<seconds_of>},
+      nullptr, of_collectives<seconds_of>},
      {"lockstep_last_step_timestamp_seconds", kGauge,
       "When the last step ended or, before the first step, when the rank started.",
-      [](const JobSeries& to) {
-        each_rank(to, [](const RankSeries& series) {
-          series.add(static_cast<double>(series.rank.last_unix_ns()) * kNs);
-        });
-      }},
+      [](const Snapshot& rank) -> Value { return static_cast<double>(rank.last_unix_ns()) * kNs; }},
      {"lockstep_loss_scale", kGauge, "Factor of the loss scaler; 0 without a loss scaler.",
       number<&Counters::loss_scale>},
      {"lockstep_straggler_score", kGauge,
       "Own time per step of the rank over the last 32 steps, divided by the median of the job's ranks on this node. Own time is the step without exposed communication.",
-      add_straggler_scores},
+      nullptr, add_straggler_scores},
      {"lockstep_job_info", kGauge,
-      "A job step with ranks on this node: its user, program and number of ranks.", add_info},
+      "A job step with ranks on this node: its user, program and number of ranks.", nullptr, add_info},
      {"lockstep_job_seconds_total", kCounter,
       "Time of the job's ranks on this node, from their start to their last step or their end, by its use: trained, or lost to a cause.",
-      add_goodput},
+      nullptr, add_goodput},
      {"lockstep_job_memory_ratio", kGauge,
       "Memory of the job's ranks on this node, divided by the limit of their cgroup or node. Files do not count, because the kernel gives them up first; memory that ranks share counts once.",
-      add_memory_share},
-     {"lockstep_job_gpus_granted", kGauge, "GPUs of this node that the job may use.", add_granted_gpus},
+      nullptr, add_memory_share},
+     {"lockstep_job_gpus_granted", kGauge, "GPUs of this node that the job may use.", nullptr, add_granted_gpus},
      {"lockstep_waited_for_seconds", kGauge,
       "Waiting per step over the last 32 steps, mean over the ranks on this node, for the rank that they waited for longest. Absent without waiting, or if it is not measured.",
+      nullptr,
       [](const JobSeries& to) {
         if (const auto wait = longest_wait(to.job)) to.add(wait->second);
       }},
      {"lockstep_late_rank", kGauge,
       "The rank that the ranks on this node waited for longest over the last 32 steps.",
+      nullptr,
       [](const JobSeries& to) {
         if (const auto wait = longest_wait(to.job)) to.add(static_cast<double>(wait->first));
       }},
      {"lockstep_phase_duration_seconds", MetricType::Histogram,
       "Time of a step in each phase, over all ranks of the job step on this node. A phase without any time is absent.",
-      add_phase_histograms}});
+      nullptr, add_phase_histograms}});
 
 }  // namespace
 
 std::size_t series_per_rank() {
-  constexpr std::size_t kSingle = 38;  // families of ranks with one series
-  return kBounds + 3 + record::kPhases + 3 * record::kCollectives + kSingle;
+  const auto single = std::count_if(kFamilies.begin(), kFamilies.end(),
+                                    [](const Family& family) { return family.of_rank != nullptr; });
+  constexpr std::size_t kOthers = 2;  // lockstep_gpu_info, lockstep_straggler_score
+  return kBounds + 3 + record::kPhases + 3 * record::kCollectives + static_cast<std::size_t>(single) +
+         kOthers;
 }
 
 Labels labels_of(const std::string& job, const std::string& step, const std::string& node) {
@@ -463,7 +443,13 @@ void stream_rank_families(const std::vector<JobRecords>& jobs, const std::string
   for (const Family& family : kFamilies) {
     stream.family(family.name, family.type, family.help);
     for (const JobRecords& job : jobs) {
-      if (!job.ranks.empty()) family.add({stream, job, labels_of(job.job, job.step, node)});
+      if (job.ranks.empty()) continue;
+      const JobSeries to{stream, job, labels_of(job.job, job.step, node)};
+      if (family.add != nullptr) family.add(to);
+      for (const Snapshot& rank : job.ranks) {
+        const Value value = family.of_rank == nullptr ? std::nullopt : family.of_rank(rank);
+        if (value) stream.add(to.labels_of(rank), *value);
+      }
     }
   }
 }

@@ -15,13 +15,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "exporters/record/snapshot.h"
+#include "exporters/record/record.h"
 
 namespace lockstep::exporter {
 

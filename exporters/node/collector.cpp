@@ -1,269 +1,254 @@
 #include "exporters/node/collector.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <prometheus/text_serializer.h>
+#include <sys/file.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <exception>
-#include <map>
-#include <nlohmann/json.hpp>
-#include <ostream>
-#include <streambuf>
+#include <memory>
+#include <sstream>
 #include <utility>
 
 #include "common/clock.h"
 #include "common/error.h"
-#include "common/files.h"
-#include "common/leaf/number.h"
 #include "common/leaf/text.h"
-#include "common/process.h"
-#include "exporters/families/rank_families.h"
 
 namespace lockstep::exporter {
 namespace {
 
-using prometheus::MetricType;
+// Records read per user, as a multiple of those served: many may belong to jobs that ended long ago.
+constexpr std::size_t kLookedAt = 8;
 
-constexpr std::uint64_t kMaxBytes = 4 << 20;
-constexpr std::size_t kMaxUsers = 1000;
-constexpr std::size_t kMaxReason = 200;
-constexpr int kUsageVersion = 1;
-
-void parse_usage(const std::string& text, CacheUsage& usage) {
-  const nlohmann::json json = nlohmann::json::parse(text);
-  const int version = json.at("version").get<int>();
-  if (version != kUsageVersion)
-    fail("it has version {}, and this exporter knows version {}", version, kUsageVersion);
-  CacheUsage read;
-  std::map<std::string, CacheUser> users;  // two user ids may have one name, and series must differ
-  for (const nlohmann::json& user : json.at("users")) {
-    if (users.size() == kMaxUsers) break;
-    const auto name = user.at("user").get<std::string>();
-    CacheUser& sum = users[name];
-    sum.name = name;
-    sum.bytes += user.at("bytes").get<std::uint64_t>();
-    sum.objects += user.at("objects").get<std::uint64_t>();
-  }
-  for (auto& [name, user] : users) read.users.push_back(std::move(user));
-  usage.bytes = json.at("total").get<std::uint64_t>();
-  usage.shared_bytes = json.at("shared").get<std::uint64_t>();
-  usage.written = json.at("written").get<std::uint64_t>();
-  usage.users = std::move(read.users);
+bool is_step(std::string_view text) {  // a number, or Slurm's "batch", "interactive"
+  return !text.empty() && text.size() <= 20 &&
+         text.find_first_not_of("0123456789abcdefghijklmnopqrstuvwxyz") == std::string_view::npos;
 }
 
-// The cache's folder is root's. Where it is not, its owner could have written anything.
-void read_usage(const std::filesystem::path& file, CacheUsage& usage) {
-  const UniqueFd fd(::open(file.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
-  if (!fd && errno == ENOENT) return;
-  if (!fd) fail_errno("cannot open {}", file.string());
-  struct stat status = {};
-  const std::string text = read_untrusted_file(fd, kMaxBytes, file.string());
-  if (::fstat(fd.get(), &status) != 0 || (status.st_uid != 0 && status.st_uid != ::geteuid()))
-    fail("{} is not a file of root", file.string());
-  try {
-    parse_usage(text, usage);
-  } catch (const std::exception& error) {
-    fail("{} is not what lockstep-stage gc writes: {}", file.string(), printable(error.what(), kMaxReason));
+struct JobName {
+  std::string job;
+  std::string step;
+};
+
+std::optional<JobName> parse_job_name(const std::string& name) {
+  const std::size_t dot = name.find('.');
+  if (dot == std::string::npos) return std::nullopt;
+  JobName parsed{.job = name.substr(0, dot), .step = name.substr(dot + 1)};
+  if (!is_number(parsed.job) || !is_step(parsed.step)) return std::nullopt;
+  return parsed;
+}
+
+UniqueFd open_folder(int parent, const std::string& name) {
+  return UniqueFd(::openat(parent, name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+}
+
+// Up to `limit` names in a folder, latest job first, so that all limits drop the oldest jobs. It remembers no more
+// names than it returns, and stops where only a user who wants to delay it has so many.
+std::vector<std::string> names_in(int folder, std::size_t limit) {
+  UniqueFd copy(::openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!copy) return {};
+  const std::unique_ptr<DIR, int (*)(DIR*)> stream(::fdopendir(copy.get()), &::closedir);
+  if (!stream) return {};
+  copy.release();  // the stream closes it
+  const auto later = [](const std::string& a, const std::string& b) {
+    const std::size_t a_digits = a.find('.');
+    const std::size_t b_digits = b.find('.');
+    return a_digits != b_digits ? a_digits > b_digits : a > b;
+  };
+  std::vector<std::string> names;  // a heap with the oldest job on top
+  constexpr std::size_t kMaxRead = 1U << 20U;
+  for (std::size_t read = 0; read < kMaxRead; ++read) {
+    const dirent* entry = ::readdir(stream.get());
+    if (entry == nullptr) break;
+    if (entry->d_name[0] == '.') continue;
+    names.emplace_back(entry->d_name);
+    std::push_heap(names.begin(), names.end(), later);
+    if (names.size() <= limit) continue;
+    std::pop_heap(names.begin(), names.end(), later);
+    names.pop_back();
   }
+  std::sort_heap(names.begin(), names.end(), later);
+  return names;
 }
 
 // About the size of the page, because a text that grows is in memory twice.
 constexpr std::size_t kBytesOfRank = 3600;
 constexpr std::size_t kBytesBesideRanks = 64 << 10;
 
-// The text of each family as it arrives.
-class PageText : private std::streambuf {
- public:
-  explicit PageText(std::size_t expected_bytes) : out_(this) { text_.reserve(expected_bytes); }
-
-  void append(prometheus::MetricFamily&& family) {
-    families_[0] = std::move(family);
-    serializer_.Serialize(out_, families_);
-    families_[0] = {};
-  }
-  std::string take() { return std::move(text_); }
-
- private:
-  std::streamsize xsputn(const char* bytes, std::streamsize count) override {
-    text_.append(bytes, static_cast<std::size_t>(count));
-    return count;
-  }
-  int_type overflow(int_type byte) override {
-    text_ += traits_type::to_char_type(byte);
-    return byte;
-  }
-
-  std::string text_;
-  std::ostream out_;
-  prometheus::TextSerializer serializer_;
-  std::vector<prometheus::MetricFamily> families_{1};
-};
-
-// Several steps of a job name the same source: the one that copied it says from where, and the largest values count.
-StagedSource merged(const StagedSource& a, const StagedSource& b) {
-  return {.source = a.source,
-          .bytes = std::max(a.bytes, b.bytes),
-          .done = std::max(a.done, b.done),
-          .from_source = std::max(a.from_source, b.from_source),
-          .from_peers = std::max(a.from_peers, b.from_peers),
-          .hit = a.hit && b.hit,
-          .seconds = std::max(a.seconds, b.seconds)};
-}
-
-// The staged data of a job on this node, each source once.
-struct JobStaging {
-  Labels labels;
-  StagingRecord record;
-};
-
-std::vector<JobStaging> by_job(const std::vector<StepStaging>& steps, const std::string& node) {
-  std::map<std::pair<std::string, std::string>, std::map<std::string, StagedSource>> jobs;
-  for (const StepStaging& step : steps) {
-    auto& sources = jobs[{step.user, step.job}];
-    for (const StagedSource& source : step.record.sources) {
-      const auto [entry, fresh] = sources.emplace(source.source, source);
-      if (!fresh) entry->second = merged(entry->second, source);
-    }
-  }
-  std::vector<JobStaging> result;
-  for (const auto& [user_and_job, sources] : jobs) {
-    JobStaging& job = result.emplace_back(
-        JobStaging{.labels = {{"job_id", user_and_job.second}, {"node", node}}, .record = {}});
-    for (const auto& [name, source] : sources) job.record.sources.push_back(source);
-  }
-  return result;
-}
-
-void add_staging(const std::vector<StepStaging>& steps, const std::string& node, FamilyStream& stream) {
-  const std::vector<JobStaging> jobs = by_job(steps, node);
-  const auto gauge = [&](const char* name, const char* help, const auto& value) {
-    stream.family(name, MetricType::Gauge, help);
-    for (const JobStaging& job : jobs) stream.add(job.labels, static_cast<double>(value(job.record)));
-  };
-  gauge("lockstep_stage_expected_bytes", "Bytes that the job stages on this node.",
-        [](const StagingRecord& staging) { return staging.bytes(); });
-  gauge("lockstep_stage_seconds", "Time that staging took before the job's first task.",
-        [](const StagingRecord& staging) { return staging.seconds(); });
-  gauge("lockstep_stage_hits", "Sources that were already in the node's cache when the job began.",
-        [](const StagingRecord& staging) { return staging.hits(); });
-  gauge("lockstep_stage_misses", "Sources that had to be copied.",
-        [](const StagingRecord& staging) { return staging.sources.size() - staging.hits(); });
-  stream.family("lockstep_stage_bytes", MetricType::Gauge,
-                "Bytes staged for the job on this node so far, by origin.");
-  for (const JobStaging& job : jobs) {
-    const std::uint64_t read = job.record.from_source() + job.record.from_peers();
-    const auto add = [&](const char* origin, std::uint64_t bytes) {
-      stream.add(with(job.labels, "origin", origin), static_cast<double>(bytes));
-    };
-    add("source", job.record.from_source());
-    add("peers", job.record.from_peers());
-    add("cache", job.record.done() - std::min(job.record.done(), read));
-  }
-  stream.family(
-      "lockstep_stage_state", MetricType::Gauge,
-      "1 for the current state of a step's staging: staging, done, source (the step reads from the source instead), failed.");
-  for (const StepStaging& step : steps) {
-    for (const char* state : kStagingStates) {
-      stream.add(with(labels_of(step.job, step.step, node), "state", state),
-                 state == name(step.record.state) ? 1 : 0);
-    }
-  }
-}
-
-void add_cache(const CacheUsage& cache, const Labels& node, FamilyStream& stream) {
-  const auto gauge = [&](const char* name, const char* help, const auto& value) {
-    stream.family(name, MetricType::Gauge, help);
-    if (value) stream.add(node, static_cast<double>(*value));
-  };
-  gauge("lockstep_cache_bytes", "Size of the node's cache on disk, as lockstep-stage gc measured it last.",
-        cache.bytes);
-  gauge("lockstep_cache_shared_bytes", "The part of it that is in the store that all users share.",
-        cache.shared_bytes);
-  gauge("lockstep_cache_measured_timestamp_seconds", "When lockstep-stage gc measured the cache.",
-        cache.written);
-  gauge("lockstep_cache_filesystem_size_bytes", "Size of the file system that holds the cache.",
-        cache.file_system_bytes);
-  gauge("lockstep_cache_filesystem_available_bytes", "Space available to users on that file system.",
-        cache.available_bytes);
-  const auto of_users = [&](const char* name, const char* help, std::uint64_t CacheUser::*value) {
-    stream.family(name, MetricType::Gauge, help);
-    for (const CacheUser& user : cache.users)
-      stream.add(with(node, "user_name", user.name), static_cast<double>(user.*value));
-  };
-  of_users("lockstep_cache_user_bytes", "Size of a user's store on this node.", &CacheUser::bytes);
-  of_users("lockstep_cache_user_objects", "Number of objects in a user's store on this node.",
-           &CacheUser::objects);
-}
-
-void add_own(const OwnCounts& own, std::size_t ranks, const Labels& node, FamilyStream& stream) {
-  const auto family = [&](const char* name, MetricType type, const char* help, double value) {
-    stream.family(name, type, help);
-    stream.add(node, value);
-  };
-  family("lockstep_exporter_ranks", MetricType::Gauge, "Ranks served now.", static_cast<double>(ranks));
-  family("lockstep_exporter_scrape_seconds", MetricType::Gauge, "Time to read the records for this scrape.",
-         own.scrape_seconds);
-  family("lockstep_exporter_dropped_series_total", MetricType::Counter,
-         "Series that were not served because there were too many records.",
-         static_cast<double>(own.dropped_series));
-  stream.family("lockstep_exporter_errors_total", MetricType::Counter, "Read errors by kind.");
-  const auto errors = [&](const char* what, std::uint64_t count) {
-    stream.add(with(node, "what", what), static_cast<double>(count));
-  };
-  errors("record", own.record_errors);
-  errors("staging", own.staging_errors);
-  errors("cache", own.cache_errors);
-  errors("scrape", own.scrape_errors);
-}
-
-// The scan has the users' names already.
-std::string make_page(const ScanResult& scan, const std::string& node, const CacheUsage& cache,
-                      const OwnCounts& own) {
-  std::size_t ranks = 0;
-  for (const JobRecords& job : scan.jobs) ranks += job.ranks.size();
-  PageText page(kBytesBesideRanks + ranks * kBytesOfRank);
-  FamilyStream stream([&](prometheus::MetricFamily&& family) { page.append(std::move(family)); });
-  stream_rank_families(scan.jobs, node, stream);
-  add_staging(scan.staging, node, stream);
-  const Labels on_node{{"node", node}};
-  add_cache(cache, on_node, stream);
-  add_own(own, ranks, on_node, stream);
-  stream.finish();
-  return page.take();
-}
-
 constexpr std::chrono::seconds kCacheKeep{30};
 constexpr std::chrono::minutes kNameKeep{10};
 
-// Of a user id in digits; nullopt if it has none, or if the directory does not answer.
-std::optional<std::string> name_of_user(const std::string& text) {
-  const std::optional<uid_t> uid = to_number<uid_t>(text);
-  std::string name = uid ? user_name(*uid) : text;
-  return name == text ? std::nullopt : std::optional(std::move(name));
-}
-
 }  // namespace
 
-const CacheUsage& CacheUsageMeter::usage(std::chrono::steady_clock::time_point now) {
-  if (looked_up_ && now - *looked_up_ < keep_) return usage_;
-  looked_up_ = now;
-  usage_ = {};
-  error_.clear();
-  struct statvfs status = {};
-  if (cache_.empty() || ::statvfs(cache_.c_str(), &status) != 0) return usage_;
-  usage_.file_system_bytes = std::uint64_t{status.f_blocks} * status.f_frsize;
-  usage_.available_bytes = std::uint64_t{status.f_bavail} * status.f_frsize;
-  try {
-    read_usage(cache_ / "usage.json", usage_);
-  } catch (const Error& error) {
-    ++errors_;
-    error_ = error.what();
+struct Scanner::User {
+  std::string name;
+  std::size_t served = 0;
+  std::size_t looked_at = 0;
+};
+
+bool Scanner::has_room(const User& user) const {
+  return user.served < limits_.files_per_user && served_ < limits_.files;
+}
+
+void Scanner::count(User& user) {
+  ++user.served;
+  ++served_;
+}
+
+Scanner::Scanner(std::filesystem::path root, ScanLimits limits) : root_(std::move(root)), limits_(limits) {
+  lock_root();
+}
+
+// Called before each scan, because the folder may be new since the last one.
+void Scanner::lock_root() {
+  UniqueFd fd(::open(root_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  struct stat now {};
+  struct stat locked {};
+  if (!fd || ::fstat(fd.get(), &now) != 0) return;
+  const bool same = lock_ && ::fstat(lock_.get(), &locked) == 0 && locked.st_ino == now.st_ino &&
+                    locked.st_dev == now.st_dev;
+  if (!same && ::flock(fd.get(), LOCK_SH | LOCK_NB) == 0) lock_ = std::move(fd);
+}
+
+ScanResult Scanner::scan(std::int64_t now_unix_ns) {
+  ScanResult result;
+  now_ = now_unix_ns;
+  served_ = 0;
+  ++scans_;
+  lock_root();
+  const UniqueFd root(::open(root_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!root && errno != ENOENT) fail_errno("cannot open the records folder {}", root_.string());
+  if (root) {
+    User owner;  // of job folders that lie directly in the root
+    for (const std::string& name : names_in(root.get(), 65536)) {
+      if (parse_job_name(name)) {
+        scan_job(root.get(), owner, name, result);
+      } else if (is_number(name)) {
+        scan_user(root.get(), name, result);
+      }
+    }
   }
-  return usage_;
+  std::erase_if(seen_, [&](const auto& entry) { return entry.second.scan != scans_; });
+  std::erase_if(broken_, [&](const auto& entry) { return entry.second != scans_; });
+  return result;
+}
+
+void Scanner::scan_user(int folder, const std::string& user, ScanResult& result) {
+  const UniqueFd fd = open_folder(folder, user);
+  if (!fd) {
+    ++result.record_errors;
+    return;
+  }
+  User owner{.name = user};
+  for (const std::string& name : names_in(fd.get(), 65536)) {
+    if (parse_job_name(name)) scan_job(fd.get(), owner, name, result);
+  }
+}
+
+void Scanner::scan_job(int folder, User& user, const std::string& name, ScanResult& result) {
+  const auto broken = broken_.find(user.name + "/" + name);
+  if (broken != broken_.end()) broken->second = scans_;
+  const UniqueFd fd = open_folder(folder, name);
+  if (!fd) {
+    if (errno != ENOENT) ++result.record_errors;  // it may have been removed since it was listed
+    return;
+  }
+  const JobName parsed = *parse_job_name(name);
+  JobRecords job{.user = user.name, .job = parsed.job, .step = parsed.step, .ranks = {}};
+  std::vector<record::Snapshot> ended;
+  for (const std::string& file : names_in(fd.get(), limits_.files_per_user * kLookedAt)) {
+    const std::optional<int> rank = record::rank_of(file);
+    if (!rank) continue;
+    if (user.looked_at == limits_.files_per_user * kLookedAt || !has_room(user)) {
+      ++result.dropped_files;
+      continue;
+    }
+    ++user.looked_at;
+    try {
+      record::Snapshot snapshot = record::read_without_steps(fd.get(), file, *rank);
+      const auto same_rank = [&](const record::Snapshot& other) {
+        return other.identity.rank == *rank;  // rank-3.record and rank-000003.record
+      };
+      if (std::any_of(job.ranks.begin(), job.ranks.end(), same_rank) ||
+          std::any_of(ended.begin(), ended.end(), same_rank)) {
+        fail("the rank has two records");
+      }
+      const bool served = is_still_served(fmt::format("{}/{}/{}", user.name, name, file), snapshot);
+      (served ? job.ranks : ended).push_back(std::move(snapshot));
+      if (served) count(user);
+    } catch (const Error& error) {
+      ++result.record_errors;
+      report_once(user.name + "/" + name, error.what(), result);
+    }
+  }
+  serve_ended(std::move(ended), user, job);
+  std::sort(job.ranks.begin(), job.ranks.end(),
+            [](const auto& a, const auto& b) { return a.identity.rank < b.identity.rank; });
+  std::optional<StagingRecord> staging;
+  try {
+    staging = read_staging_record(fd.get(), "staging.json");
+  } catch (const Error& error) {
+    ++result.staging_errors;
+    report_once(user.name + "/" + name, error.what(), result);
+  }
+  if (job.ranks.empty() && staging) {
+    if (!has_room(user) || !staging_is_served(fd.get(), job)) return;
+    count(user);
+  }
+  if (staging)
+    result.staging.push_back(
+        {.user = job.user, .job = job.job, .step = job.step, .record = *std::move(staging)});
+  if (!job.ranks.empty()) result.jobs.push_back(std::move(job));
+}
+
+// Serves all ranks of a step as long as one of them is served, because the histograms over all ranks must not fall. A
+// record of a run of another size is from an earlier run.
+void Scanner::serve_ended(std::vector<record::Snapshot> ended, User& user, JobRecords& job) {
+  if (job.ranks.empty()) return;
+  const int size = job.ranks.front().identity.size;
+  for (record::Snapshot& rank : ended) {
+    if (rank.identity.size != size || !has_room(user)) continue;
+    job.ranks.push_back(std::move(rank));
+    count(user);
+  }
+}
+
+// A step without ranks is served until its job ends: the plugin then makes a file beside the folder.
+bool Scanner::staging_is_served(int folder, const JobRecords& job) const {
+  struct stat ended {};
+  const std::string mark = fmt::format("../.ended-{}.{}", job.job, job.step);
+  if (::fstatat(folder, mark.c_str(), &ended, AT_SYMLINK_NOFOLLOW) != 0) return errno == ENOENT;
+  constexpr std::int64_t kSecond = 1'000'000'000;
+  return ended.st_mtim.tv_sec >= now_ / kSecond - limits_.hold.count();
+}
+
+// The folder's names are root's, so they are safe to print. A step stays in broken_ while its folder exists: a user who
+// repeatedly repairs and breaks a file must not fill the log.
+void Scanner::report_once(const std::string& job_folder, const std::string& what, ScanResult& result) {
+  if (!broken_.try_emplace(job_folder, scans_).second) return;
+  result.new_errors.push_back(fmt::format("{}/{}: {}; more errors of this job step are only counted",
+                                          root_.string(), job_folder, what));
+}
+
+// A killed rank ended when it was first seen dead or, if this exporter never saw it alive, at its last step.
+bool Scanner::is_still_served(const std::string& key, const record::Snapshot& snapshot) {
+  auto [entry, fresh] = seen_.try_emplace(key);
+  Seen& seen = entry->second;
+  if (seen.start_unix_ns != snapshot.start_unix_ns) seen = Seen{.start_unix_ns = snapshot.start_unix_ns};
+  seen.scan = scans_;
+  if (snapshot.alive) {
+    seen.alive = true;
+    return true;
+  }
+  if (fresh || seen.ended_unix_ns == 0) {
+    const std::int64_t last = seen.alive ? now_ : snapshot.last_unix_ns();
+    // A user may have written any number.
+    const std::int64_t ended = snapshot.finished_unix_ns != 0 ? snapshot.finished_unix_ns : last;
+    seen.ended_unix_ns = std::clamp<std::int64_t>(ended, 0, now_);
+  }
+  return now_ - seen.ended_unix_ns <= std::chrono::nanoseconds(limits_.hold).count();
 }
 
 Collector::Collector(CollectorOptions options)
@@ -278,7 +263,7 @@ std::string Collector::page() {
   try {
     return make();
   } catch (const std::exception&) {
-    ++own_.scrape_errors;
+    ++scrape_errors_;
     throw;
   }
 }
@@ -288,17 +273,58 @@ std::string Collector::make() {
   const auto unix_now = std::chrono::system_clock::now().time_since_epoch();
   const auto now = std::chrono::steady_clock::now();
   ScanResult scan = scanner_.scan(std::chrono::duration_cast<std::chrono::nanoseconds>(unix_now).count());
-  for (JobRecords& job : scan.jobs) job.user_name = names_.get(job.user, now).value_or("");
-  own_.dropped_series += scan.dropped_files * series_per_rank();
-  own_.record_errors += scan.record_errors;
-  own_.staging_errors += scan.staging_errors;
+  std::size_t ranks = 0;
+  for (JobRecords& job : scan.jobs) {
+    job.user_name = names_.get(job.user, now).value_or("");
+    ranks += job.ranks.size();
+  }
+  dropped_series_ += scan.dropped_files * series_per_rank();
+  record_errors_ += scan.record_errors;
+  staging_errors_ += scan.staging_errors;
   for (const std::string& line : scan.new_errors) say(line);
   const CacheUsage& usage = cache_.usage(now);
-  own_.cache_errors = cache_.errors();
   if (cache_.error() != cache_error_ && !cache_.error().empty()) say(cache_.error());
   cache_error_ = cache_.error();
-  own_.scrape_seconds = seconds_between(begin, monotonic_ns());
-  return make_page(scan, options_.node, usage, own_);
+  scrape_seconds_ = seconds_between(begin, monotonic_ns());
+
+  std::string text;
+  text.reserve(kBytesBesideRanks + ranks * kBytesOfRank);
+  std::ostringstream page(std::move(text));
+  std::vector<prometheus::MetricFamily> one(1);
+  FamilyStream stream([&](prometheus::MetricFamily&& family) {
+    one[0] = std::move(family);
+    prometheus::TextSerializer().Serialize(page, one);
+    one[0] = {};
+  });
+  stream_rank_families(scan.jobs, options_.node, stream);
+  add_staging(scan.staging, options_.node, stream);
+  add_cache(usage, {{"node", options_.node}}, stream);
+  add_own(ranks, stream);
+  stream.finish();
+  return std::move(page).str();
+}
+
+void Collector::add_own(std::size_t ranks, FamilyStream& stream) const {
+  using prometheus::MetricType;
+  const Labels node{{"node", options_.node}};
+  const auto family = [&](const char* name, MetricType type, const char* help, double value) {
+    stream.family(name, type, help);
+    stream.add(node, value);
+  };
+  family("lockstep_exporter_ranks", MetricType::Gauge, "Ranks served now.", static_cast<double>(ranks));
+  family("lockstep_exporter_scrape_seconds", MetricType::Gauge, "Time to read the records for this scrape.",
+         scrape_seconds_);
+  family("lockstep_exporter_dropped_series_total", MetricType::Counter,
+         "Series that were not served because there were too many records.",
+         static_cast<double>(dropped_series_));
+  stream.family("lockstep_exporter_errors_total", MetricType::Counter, "Read errors by kind.");
+  const auto errors = [&](const char* what, std::uint64_t count) {
+    stream.add(with(node, "what", what), static_cast<double>(count));
+  };
+  errors("record", record_errors_);
+  errors("staging", staging_errors_);
+  errors("cache", cache_.errors());
+  errors("scrape", scrape_errors_);
 }
 
 }  // namespace lockstep::exporter

@@ -1,66 +1,83 @@
-// Answers Prometheus: reads the records again for each scrape and makes a page of metrics of them (exporters/families), of
+// Answers Prometheus: reads the records again for each scrape, and makes a page of metrics of them (exporters/families), of
 // staging, of the node's cache, and of the exporter itself.
 //
-// A job's staged data is counted once on a node, although each of its steps stages it: the first step copies it, and the
-// others find it in the cache. So these series have no step_id, except the state.
-//
-// Threads: page() may be called from any thread; calls take turns.
+// Threads: page() may be called from any thread; calls take turns. A Scanner: one at a time.
 #pragma once
 
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <mutex>
-#include <optional>
 #include <string>
 #include <vector>
 
-#include "exporters/node/background_answers.h"
-#include "exporters/node/scanner.h"
+#include "common/leaf/unique_fd.h"
+#include "exporters/families/rank_families.h"
+#include "exporters/node/node_families.h"
+#include "exporters/node/slow_services.h"
 
 namespace lockstep::exporter {
 
-/// A user's store.
-struct CacheUser {
-  std::string name;
-  std::uint64_t bytes = 0;
-  std::uint64_t objects = 0;
+struct ScanLimits {
+  std::chrono::seconds hold{60};  ///< how long the last values are served after a job step's last rank ended
+  std::size_t files = 4096;       ///< maximum number of records served
+  std::size_t files_per_user = 1024;  ///< the same for one user
 };
 
-/// How full the node's cache is, and which users fill it. Only root may look into users' stores: `lockstep-stage gc`, which
-/// runs every few minutes, writes what it measured to <cache>/usage.json, which everyone may read.
-struct CacheUsage {
-  std::optional<std::uint64_t> bytes;         ///< on disk, of all stores; nullopt if it has not been measured
-  std::optional<std::uint64_t> shared_bytes;  ///< of them in the shared store
-  std::optional<std::uint64_t> written;       ///< when they were measured, in seconds since 1970
-  std::optional<std::uint64_t> file_system_bytes;  ///< size of the file system that holds the cache
-  std::optional<std::uint64_t> available_bytes;    ///< free for users on that file system
-  std::vector<CacheUser> users;
+struct ScanResult {
+  std::vector<JobRecords> jobs;  ///< each with ranks
+  std::vector<StepStaging> staging;
+  std::size_t dropped_files = 0;  ///< because of a limit
+  std::size_t record_errors = 0;
+  std::size_t staging_errors = 0;
+  std::vector<std::string>
+      new_errors;  ///< one line for each job step in which this scan found the first error
 };
 
-/// One thread at a time.
-class CacheUsageMeter {
+/// Finds the records of the jobs on this node and serves them for a while after their ranks have ended.
+///
+/// The records folder holds UID/JOB.STEP/rank-*.record, made by the plugin, or JOB.STEP/… directly if it is a single
+/// user's runtime folder. The owner of a job follows from the folders, which root made, never from a record's content.
+/// Users own the files inside, so the scanner follows no links and bounds numbers and sizes: a broken or hostile file
+/// loses its own series and is counted as one error. While it exists, it holds a shared lock (flock) on the records
+/// folder. If the lock is missing, the plugin tells users that their step times will not be in Prometheus.
+class Scanner {
  public:
-  CacheUsageMeter(std::filesystem::path cache, std::chrono::seconds keep)
-      : cache_(std::move(cache)), keep_(keep) {}
+  Scanner(std::filesystem::path root, ScanLimits limits);
 
-  /// The usage, looked up at most `keep` ago. Without values if the cache does not exist yet or the path is empty, and
-  /// without those of usage.json if that does not exist yet.
-  const CacheUsage& usage(std::chrono::steady_clock::time_point now);
-
-  /// Look-ups until now that failed, and why the last one did; empty if it did not. Each look-up counts once, however often
-  /// its result is used.
-  std::uint64_t errors() const { return errors_; }
-  const std::string& error() const { return error_; }
+  /// Everything to serve now. If the records folder does not exist, the node has no jobs.
+  ScanResult scan(std::int64_t now_unix_ns);
 
  private:
-  std::filesystem::path cache_;
-  std::chrono::seconds keep_;
-  std::optional<std::chrono::steady_clock::time_point> looked_up_;
-  CacheUsage usage_;
-  std::uint64_t errors_ = 0;
-  std::string error_;
+  struct Seen {
+    bool alive = false;
+    std::int64_t ended_unix_ns = 0;
+    std::int64_t start_unix_ns = 0;
+    std::uint64_t scan = 0;  // the last scan that saw it
+  };
+  struct User;
+
+  void lock_root();
+  void scan_user(int folder, const std::string& user, ScanResult& result);
+  void scan_job(int folder, User& user, const std::string& name, ScanResult& result);
+  bool has_room(const User& user) const;
+  void count(User& user);
+  void serve_ended(std::vector<record::Snapshot> ended, User& user, JobRecords& job);
+  bool staging_is_served(int folder, const JobRecords& job) const;
+  bool is_still_served(const std::string& key, const record::Snapshot& snapshot);
+  void report_once(const std::string& job_folder, const std::string& what, ScanResult& result);
+
+  std::filesystem::path root_;
+  ScanLimits limits_;
+  UniqueFd lock_;
+  std::map<std::string, Seen> seen_;
+  std::map<std::string, std::uint64_t>
+      broken_;  // job steps with errors, and the last scan that saw their folder
+  std::uint64_t scans_ = 0;
+  std::int64_t now_ = 0;
+  std::size_t served_ = 0;
 };
 
 struct CollectorOptions {
@@ -69,16 +86,6 @@ struct CollectorOptions {
   std::string node;             ///< the node label
   ScanLimits limits;
   std::function<void(const std::string&)> say = {};  ///< takes one line about each new error; may be empty
-};
-
-/// Metrics of the exporter itself; counts since it started.
-struct OwnCounts {
-  std::uint64_t dropped_series = 0;
-  std::uint64_t record_errors = 0;
-  std::uint64_t staging_errors = 0;
-  std::uint64_t cache_errors = 0;
-  std::uint64_t scrape_errors = 0;
-  double scrape_seconds = 0;  ///< of this scrape, without sending the answer
 };
 
 class Collector {
@@ -91,6 +98,7 @@ class Collector {
 
  private:
   std::string make();
+  void add_own(std::size_t ranks, FamilyStream& stream) const;
   void say(const std::string& line) const {
     if (options_.say) options_.say(line);
   }
@@ -100,8 +108,13 @@ class Collector {
   Scanner scanner_;
   CacheUsageMeter cache_;
   BackgroundAnswers names_;
-  OwnCounts own_;
   std::string cache_error_;
+  // Since the start.
+  std::uint64_t dropped_series_ = 0;
+  std::uint64_t record_errors_ = 0;
+  std::uint64_t staging_errors_ = 0;
+  std::uint64_t scrape_errors_ = 0;
+  double scrape_seconds_ = 0;  // of this scrape, without sending the answer
 };
 
 }  // namespace lockstep::exporter

@@ -11,19 +11,16 @@
 
 #include <algorithm>
 #include <array>
-#include <condition_variable>
-#include <mutex>
 #include <optional>
-#include <stop_token>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "common/error.h"
 #include "common/files.h"
-#include "common/leaf/number.h"
+#include "common/leaf/network.h"
+#include "common/leaf/text.h"
 #include "common/sockets.h"
-#include "exporters/node/basic_auth.h"
+#include "exporters/node/web_config.h"
 
 namespace lockstep::exporter {
 namespace {
@@ -38,6 +35,7 @@ constexpr unsigned kEndingConnections = 64;
 // kSharedFor.
 constexpr std::size_t kPagesAtOnce = 4;
 constexpr std::chrono::seconds kSharedFor{5};
+constexpr std::chrono::seconds kLongest{10};  // duration of a connection
 
 struct Address {
   std::string host;
@@ -82,42 +80,22 @@ UniqueFd listen_at(const std::string& listen) {
   return socket;
 }
 
-int port_of(const UniqueFd& socket) {
-  sockaddr_storage address = {};
-  socklen_t size = sizeof(address);
-  std::array<char, NI_MAXSERV> port{};
-  ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &size);
-  ::getnameinfo(reinterpret_cast<sockaddr*>(&address), size, nullptr, 0, port.data(), port.size(),
-                NI_NUMERICSERV);
-  return std::stoi(port.data());
-}
-
-// Limits each client to this many requests a second on average, and to as many at once after a pause.
+// Limits each client to this many requests in each second.
 class RequestLimit {
  public:
   explicit RequestLimit(double per_second) : per_second_(per_second) {}
   bool take(const std::string& client, Clock::time_point now) {
-    constexpr std::chrono::seconds kPause{1};  // after it a client has all its tokens again
-    if (now - cleaned_ >= kPause) {
-      std::erase_if(clients_, [&](const auto& entry) { return now - entry.second.last >= kPause; });
-      cleaned_ = now;
+    if (now - second_ >= std::chrono::seconds(1)) {
+      requests_.clear();
+      second_ = now;
     }
-    Tokens& tokens = clients_.try_emplace(client, Tokens{per_second_, now}).first->second;
-    const double seconds = std::chrono::duration<double>(now - tokens.last).count();
-    tokens = {std::min(per_second_, tokens.count + per_second_ * seconds), now};
-    if (tokens.count < 1) return false;
-    tokens.count -= 1;
-    return true;
+    return ++requests_[client] <= per_second_;
   }
 
  private:
-  struct Tokens {
-    double count;
-    Clock::time_point last;
-  };
   double per_second_;
-  std::map<std::string, Tokens> clients_;
-  Clock::time_point cleaned_;
+  std::map<std::string, unsigned> requests_;  // in the second that began then
+  Clock::time_point second_;
 };
 
 // The pages of one path.
@@ -143,29 +121,29 @@ class PageSource {
   Clock::time_point made_;
 };
 
-// The open connections. One that lasts too long is shut down, whatever its client does. A new one is never refused: if
-// there are too many, the oldest one of the client that has most of them is shut down; of clients with equally many, the
-// oldest of all.
+// The open connections. A new one is never refused: those that last too long are shut down, whatever their clients do, and,
+// if there are still too many, the oldest one of the client that has most of them; of clients with equally many, the oldest
+// of all. So an overdue connection stays only while nobody else needs a connection or a page.
 class OpenConnections {
  public:
-  explicit OpenConnections(std::chrono::milliseconds limit)
-      : limit_(limit), thread_([this](const std::stop_token& stop) { run(stop); }) {}
-
   void opened(int fd, const std::string& client) {
-    const std::lock_guard lock(mutex_);
-    connections_[fd] = {.client = client, .deadline = Clock::now() + limit_};
+    const Clock::time_point now = Clock::now();
+    connections_[fd] = {.client = client, .begin = now};
+    end_overdue(fd, now);
     shut_down_surplus();
-    changed_.notify_one();
   }
-  void closed(int fd) {
-    const std::lock_guard lock(mutex_);
-    connections_.erase(fd);
+  /// Ends the connections that last too long, except the one that is being answered.
+  void end_overdue(int answered, Clock::time_point now) {
+    for (auto& [fd, connection] : connections_) {
+      if (fd != answered && now - connection.begin >= kLongest) shut_down(fd, connection);
+    }
   }
+  void closed(int fd) { connections_.erase(fd); }
 
  private:
   struct Connection {
     std::string client;
-    Clock::time_point deadline;
+    Clock::time_point begin;
     bool ending = false;
   };
 
@@ -186,40 +164,18 @@ class OpenConnections {
       ++all;
       Client& client = clients[each.second.client];
       ++client.connections;
-      if (client.oldest == nullptr || each.second.deadline < client.oldest->second.deadline)
-        client.oldest = &each;
+      if (client.oldest == nullptr || each.second.begin < client.oldest->second.begin) client.oldest = &each;
     }
     if (all <= kConnections) return;
     const auto fewer = [](const auto& a, const auto& b) {
       if (a.second.connections != b.second.connections) return a.second.connections < b.second.connections;
-      return a.second.oldest->second.deadline > b.second.oldest->second.deadline;
+      return a.second.oldest->second.begin > b.second.oldest->second.begin;
     };
     auto& [fd, oldest] = *std::max_element(clients.begin(), clients.end(), fewer)->second.oldest;
     shut_down(fd, oldest);
   }
 
-  void run(const std::stop_token& stop) {
-    std::unique_lock lock(mutex_);
-    while (!stop.stop_requested()) {
-      const Clock::time_point now = Clock::now();
-      Clock::time_point next = now + std::chrono::hours(1);
-      for (auto& [fd, connection] : connections_) {
-        if (connection.deadline <= now) {
-          shut_down(fd, connection);
-          connection.deadline = now + limit_;
-        }
-        next = std::min(next, connection.deadline);
-      }
-      // A new connection ends later than those that are open.
-      changed_.wait_until(lock, stop, next, [&] { return next > now + limit_ && !connections_.empty(); });
-    }
-  }
-
-  std::chrono::milliseconds limit_;
-  std::mutex mutex_;
-  std::condition_variable_any changed_;
   std::map<int, Connection> connections_;
-  std::jthread thread_;  // the last member: it uses the others
 };
 
 int fd_of(MHD_Connection* connection) {
@@ -261,9 +217,8 @@ class HttpServer::State {
   State(HttpOptions options, std::map<std::string, Content> paths)
       : listen_(options.listen),
         socket_(listen_at(listen_)),
-        port_(port_of(socket_)),
-        limit_(options.requests_per_second),
-        connections_(options.connection) {
+        port_(bound_port(socket_)),
+        limit_(options.requests_per_second) {
     for (auto& [path, content] : paths) paths_.emplace(path, PageSource(std::move(content)));
     start(options.web);
   }
@@ -297,6 +252,7 @@ class HttpServer::State {
     std::vector<MHD_OptionItem> options = {
         {MHD_OPTION_LISTEN_SOCKET, socket, nullptr},
         {MHD_OPTION_CONNECTION_LIMIT, kConnections + kEndingConnections, nullptr},
+        {MHD_OPTION_CONNECTION_TIMEOUT, kLongest.count(), nullptr},  // without any byte
         {MHD_OPTION_NOTIFY_CONNECTION, reinterpret_cast<std::intptr_t>(&State::on_connection), this},
         {MHD_OPTION_NOTIFY_COMPLETED, reinterpret_cast<std::intptr_t>(&State::on_completed), this},
     };
@@ -375,6 +331,7 @@ class HttpServer::State {
     if (method != "GET" && method != "HEAD") return send(connection, 405, "only GET\n");
     const auto source = paths_.find(url);
     if (source == paths_.end()) return send(connection, 404, "the metrics are at /metrics\n");
+    connections_.end_overdue(fd_of(connection), now);
     try {
       return send(connection, MHD_HTTP_OK, source->second.page(now), source->second.type());
     } catch (const std::exception& error) {

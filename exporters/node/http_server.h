@@ -6,7 +6,6 @@
 // Threads: the constructor returns when the server serves; pages are made on its thread, one at a time.
 #pragma once
 
-#include <chrono>
 #include <functional>
 #include <map>
 #include <memory>
@@ -26,7 +25,6 @@ struct HttpOptions {
   std::string listen;  ///< ADDRESS:PORT, [IPV6]:PORT, or :PORT for all addresses; port 0: any free port
   WebConfig web;
   double requests_per_second = 20;  ///< of one address; more are answered with 429 Too Many Requests
-  std::chrono::milliseconds connection{10'000};  ///< longest duration of a connection
 };
 
 class HttpServer {

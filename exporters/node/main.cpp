@@ -8,12 +8,11 @@
 
 #include "common/error.h"
 #include "common/files.h"
-#include "common/leaf/host_name.h"
+#include "common/leaf/network.h"
 #include "common/tool.h"
-#include "exporters/node/background_answers.h"
 #include "exporters/node/collector.h"
 #include "exporters/node/http_server.h"
-#include "exporters/node/targets.h"
+#include "exporters/node/slow_services.h"
 
 namespace lockstep::exporter {
 namespace {

@@ -13,7 +13,7 @@
 
 Each rank writes its record into $LOCKSTEP_RECORD, which `sbatch --metrics=on` sets, and copies it to
 $LOCKSTEP_REPORT_DIR when it ends, also by a signal (lockstep_report_dir.py). Where neither is set, rank 0 prints one line
-and nothing is recorded. Errors never end the job: they print one line. The file is that of exporters/record/layout.h.
+and nothing is recorded. Errors never end the job: they print one line. The file is that of exporters/record/record.h.
 
 The rank comes from the environment of torchrun (RANK, WORLD_SIZE, LOCAL_RANK), else of mpirun, else of srun. Needs Python
 3.9 on Linux and no packages. Threads: call it from one thread, the one that trains. Processes that this one forks, such
@@ -50,13 +50,13 @@ def __getattr__(name):
 
 PHASES = ("data_wait", "host_to_device", "forward", "backward", "comm_exposed", "optimizer", "checkpoint", "other")
 
-# layout.h. All offsets and sizes below are in words of 8 bytes, except those of the header.
+# record.h. All offsets and sizes below are in words of 8 bytes, except those of the header.
 _VERSION = 3
 _HEADER = struct.Struct("=8sIIQQIiiiqqQ64s64s")
 _BOUNDS = tuple(bound * 10**decade for decade in range(7) for bound in (100000, 150000, 200000, 300000, 500000, 700000))[:37]
 _BUCKETS = len(_BOUNDS) + 1
 _PUBLICATIONS, _FINISHED, _PHASE, _PHASE_SINCE = 64, 65, 66, 67
-# Resources: the fields of layout.h that this module knows; the others stay 0.
+# Resources: the fields of record.h that this module knows; the others stay 0.
 _SAMPLED, _USER, _SYSTEM, _MEMORY, _PEAK, _FILES, _SHARED, _FAULTS, _READ, _READS, _STORAGE, _WAITED, _SWITCHED, _FIRST_STEP = (
     128 + word for word in (0, 1, 2, 8, 9, 10, 11, 14, 15, 16, 17, 18, 19, 20))
 _SAMPLE_NS = 10**9
@@ -169,7 +169,7 @@ def _replace_unless_live(temporary, path):
 
 
 class _Record:
-    """The rank's file, as exporters/record/writer.h writes it; without a folder only memory, for the copy at the end."""
+    """The rank's file, as exporters/record/record.h writes it; without a folder only memory, for the copy at the end."""
 
     def __init__(self, identity, folder, report):
         self.identity = identity

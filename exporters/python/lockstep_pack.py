@@ -15,11 +15,11 @@ import struct
 
 import numpy
 
-_HEADER = struct.Struct("<8sIIIIQQQQQ")  # staging/pack/layout.h
+_HEADER = struct.Struct("<8sIIIIQQQQQ")  # staging/pack/index.h
 _SHARD = numpy.dtype([("size", "<u8"), ("first_sample", "<u8"), ("digest", "V16")])
 _PART = numpy.dtype([("offset", "<u8"), ("size", "<u8"), ("xxh3", "<u8"), ("shard", "<u4"), ("kind", "<u4")])
 _MEGATRON = struct.Struct("<9sQBQQ")  # staging/pack/formats/megatron_layout.h
-_MEGATRON_TYPES = {1: "<u1", 2: "<i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}
+_MEGATRON_TYPES = {1: "<u1", 2: "<i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2", 9: "<u4", 10: "<u8"}
 
 
 class Error(RuntimeError):
@@ -145,20 +145,27 @@ class _Megatron:
         if code not in _MEGATRON_TYPES:
             raise Error(f"{prefix}.idx: its tokens must be integers, but have the type {code}")
         self.type = numpy.dtype(_MEGATRON_TYPES[code])
+        fairseq = len(tables.content) == tables.at - 8 + 12 * self.samples  # without documents and their number
+        tables.at -= 8 * fairseq
         self.lengths = tables.take("<i4", self.samples)
         self.offsets = tables.take("<i8", self.samples)
-        tables.take("<i8", documents)
+        begins = numpy.array([0, self.samples]) if fairseq else tables.take("<i8", documents)  # of documents
         self.tokens = _map(f"{prefix}.bin")
-        last = len(self.tokens) - self.lengths.astype("<i8") * self.type.itemsize  # where each one may begin
-        if self.lengths.min(initial=0) < 0 or self.offsets.min(initial=0) < 0 or (self.offsets > last).any():
-            raise Error(f"{prefix}.bin has {len(self.tokens)} bytes, which do not match {prefix}.idx: copy both again")
+        sizes = self.lengths.astype("<i8") * self.type.itemsize
+        ends = numpy.cumsum(sizes)
+        if (self.lengths.min(initial=0) < 0 or not numpy.array_equal(self.offsets, ends - sizes) or ends[-1:].sum() != len(self.tokens)
+                or begins[:1].tolist() != [0] or begins[-1] != self.samples or (begins[1:] < begins[:-1]).any()):
+            raise Error(f"{prefix}.idx and {prefix}.bin ({len(self.tokens)} bytes) do not match: lockstep-pack verify {prefix} says why")
 
     def key(self, number):
         return str(number)
 
     def read(self, number):
         begin, length = int(self.offsets[number]), int(self.lengths[number])
-        return self.tokens[begin : begin + length * self.type.itemsize].view(self.type).astype(numpy.int64)
+        tokens = self.tokens[begin : begin + length * self.type.itemsize].view(self.type)
+        if self.type == "<u8" and (tokens >> 63).any():
+            raise Error(f"a token of sample {number} exceeds 2^63 - 1, the largest of 64-bit integers")
+        return tokens.astype(numpy.int64)
 
 
 def _map_shard(path, size):

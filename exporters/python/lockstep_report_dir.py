@@ -60,10 +60,17 @@ class SignalWatch:
         threading.Thread(target=self._wait, args=(read,), name="lockstep-signals", daemon=True).start()
 
     def _wait(self, fd):
-        while True:
-            for number in os.read(fd, 64):
+        while numbers := self._read(fd):
+            for number in numbers:
                 if self.replaced.get(number) is signal.SIG_DFL and signal.getsignal(number) == self.handle:
                     self._end(number)
+
+    @staticmethod
+    def _read(fd):
+        try:
+            return os.read(fd, 64)
+        except OSError:  # the program has closed all descriptors
+            return b""
 
     def handle(self, number, frame):
         handler = self.replaced[number]

@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-#include "exporters/record/snapshot.h"
+#include "exporters/record/record.h"
 
 namespace lockstep::record {
 

@@ -1,5 +1,3 @@
-#include "exporters/report/advice.h"
-
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -8,8 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "common/median.h"
+#include "common/statistics.h"
 #include "common/units.h"
+#include "exporters/report/diagnosis.h"
 #include "exporters/report/rules.h"
 
 namespace lockstep::report {
@@ -71,7 +70,8 @@ Found staging_failed(const Facts& facts) {
 
 Found staging_slow(const Facts& facts) {
   double staged = 0;
-  for (const StagingRecord& node : facts.run.staging) staged = std::max(staged, node.seconds());
+  for (const StagingRecord& node : facts.run.staging)
+    staged = std::max(staged, node.sum(&StagedSource::seconds));
   double trained = 0;
   for (const Snapshot& rank : facts.run.ranks) {
     trained = std::max(trained, static_cast<double>(rank.counters.step_ns) * 1e-9);

@@ -1,17 +1,15 @@
-#include "exporters/report/find.h"
-
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <string_view>
 
 #include "common/environment.h"
 #include "common/error.h"
 #include "common/leaf/text.h"
-#include "exporters/record/snapshot.h"
+#include "exporters/record/record.h"
+#include "exporters/report/run.h"
 
 namespace lockstep::report {
 namespace {
@@ -42,7 +40,7 @@ bool has_records_of(const fs::path& folder, const JobNumber& number) {
       const record::Identity identity = record::Reader(file).identity();
       return identity.job_id == number.job &&
              (number.step.empty() || std::to_string(identity.step_id) == number.step);
-    } catch (const record::RecordError&) {  // load() says what is wrong with it
+    } catch (const Error&) {  // load() says what is wrong with it
       continue;
     }
   }
@@ -101,15 +99,6 @@ std::string list(const std::vector<fs::path>& paths) {
   return text;
 }
 
-// In the first place that has any.
-std::vector<fs::path> find_live(const std::vector<fs::path>& places, const JobNumber& number,
-                                std::vector<std::string>& refused) {
-  for (const fs::path& place : places) {
-    if (std::vector<fs::path> steps = steps_in(place, number, refused); !steps.empty()) return steps;
-  }
-  return {};
-}
-
 // The user may already have followed this advice.
 std::string advice(const JobNumber& number) {
   if (environment::get_or("SLURM_JOB_ID", "") == std::to_string(number.job)) {
@@ -130,7 +119,10 @@ std::vector<fs::path> find_records(const fs::path& argument, Prefer prefer) {
   const std::vector<fs::path> copies = folders_of_copies(number.job);
   const std::vector<fs::path> places = folders_of_records();
   std::vector<std::string> refused;
-  const std::vector<fs::path> live = find_live(places, number, refused);
+  std::vector<fs::path> live;  // in the first place that has any
+  for (const fs::path& place : places) {
+    if (live.empty()) live = steps_in(place, number, refused);
+  }
   if (prefer == Prefer::live && !live.empty()) return live;
   for (const fs::path& folder : copies) {
     if (has_records_of(folder, number)) return {folder};

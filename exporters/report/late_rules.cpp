@@ -17,9 +17,8 @@ constexpr double kEqualTokens = 0.02;
 constexpr const char* kSlowInTurnsPython =
     "No node is at fault. If the ranks share cores, bind them (--pin=auto; hwloc-ps -a); if lengths differ much, balance the cost: lockstep.BatchSampler(lengths, cap=…, cost=(10 * width, 1)).";
 
-// In milliseconds whatever the length, as in the tables: a sentence with several times must not mix units.
 std::string per_step(double ms) {
-  return fmt::format("{:.{}f} ms", ms, ms >= 99.5 ? 0 : ms >= 9.95 ? 1 : 2);
+  return milliseconds(ms) + " ms";
 }
 
 std::string what_if(const Facts& facts) {

@@ -5,13 +5,10 @@
 #include <filesystem>
 #include <vector>
 
-#include "common/output.h"
+#include "common/files.h"
 #include "common/tool.h"
-#include "exporters/report/find.h"
-#include "exporters/report/page.h"
+#include "exporters/report/report.h"
 #include "exporters/report/run.h"
-#include "exporters/report/text.h"
-#include "exporters/report/trace.h"
 
 namespace {
 

@@ -3,11 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <map>
 
-#include "common/median.h"
+#include "common/statistics.h"
 
 namespace lockstep::report {
 namespace {

@@ -1,11 +1,8 @@
-#include "exporters/report/rank_tables.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
 #include <cctype>
-#include <optional>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -13,6 +10,7 @@
 
 #include "common/units.h"
 #include "exporters/report/picture.h"
+#include "exporters/report/report.h"
 
 namespace lockstep::report {
 namespace {
@@ -97,10 +95,6 @@ std::string heading(const Stragglers& stragglers) {
       "own time, without waiting for others ({}last {} steps; the slowest rank of a step works {:.1f} % longer than the mean)",
       stragglers.ranks.size() > kMaxShown ? fmt::format("the {} slowest ranks, ", kMaxShown) : "",
       stragglers.steps, 100 * stragglers.imbalance);
-}
-
-nlohmann::json or_null(const std::optional<double>& value) {
-  return value ? nlohmann::json(*value) : nlohmann::json();
 }
 
 double seconds(std::uint64_t ns) {

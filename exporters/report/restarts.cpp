@@ -1,5 +1,3 @@
-#include "exporters/report/restarts.h"
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -11,63 +9,51 @@
 #include "common/files.h"
 #include "common/leaf/text.h"
 #include "common/units.h"
+#include "exporters/report/run.h"
 
 namespace lockstep::report {
 namespace {
 
 constexpr std::size_t kMaxLines = 10;
 
-struct End {
-  double at = 0;
-  double failed = 0;
-  std::string cause;
-  std::optional<std::int64_t> steps;  // of this start
-};
-
-struct Load {
-  double at = 0;  // when it ended
-  double seconds = 0;
-  std::int64_t steps = 0;
-};
-
-// A start of the program, and what became of it.
+// A start of the program, and what became of it, as far as it is known.
 struct Start {
   double at = 0;
-  std::vector<std::string> nodes;
-  std::optional<Load> load{};
-  std::optional<End> end{};
+  std::vector<std::string> nodes{};
+  double load_end = 0;
+  double load_seconds = 0;
+  std::optional<std::int64_t> loaded{};  // the steps of the checkpoint
+  std::optional<double> end{};
+  double failed = 0;
+  std::string cause{};
+  std::optional<std::int64_t> steps{};  // of this start
 };
 
 Start parse_start(const nlohmann::json& line) {
-  Start start{.at = line.at("at"), .nodes = {}};
+  Start start{.at = line.at("at")};
   for (const nlohmann::json& node : line.at("nodes"))
     start.nodes.push_back(printable(node.get<std::string>()));
   return start;
 }
 
-Load parse_load(const nlohmann::json& line) {
-  return {.at = line.at("at"), .seconds = line.at("seconds"), .steps = line.at("loaded")};
+void add_load(const nlohmann::json& line, Start& start) {
+  start.load_end = line.at("at");
+  start.load_seconds = line.at("seconds");
+  start.loaded = line.at("loaded").get<std::int64_t>();
 }
 
-End parse_end(const nlohmann::json& line) {
+void add_end(const nlohmann::json& line, Start& start) {
   const auto cause = line.at("cause").get<std::string>();
-  End end{.at = line.at("at"),
-          .failed = line.at("failed"),
-          .cause = cause.empty() ? fmt::format("exit code {}", line.at("end").get<int>()) : printable(cause),
-          .steps = {}};
+  start.failed = line.at("failed");
+  start.cause = cause.empty() ? fmt::format("exit code {}", line.at("end").get<int>()) : printable(cause);
   if (const auto steps = line.find("steps"); steps != line.end() && !steps->is_null())
-    end.steps = steps->get<std::int64_t>();
-  return end;
-}
-
-// After a start that succeeded the job script has started another program.
-bool begins_anew(const nlohmann::json& line) {
-  return line.contains("end") && line.at("end") == 0;
+    start.steps = steps->get<std::int64_t>();
+  start.end = line.at("at").get<double>();
 }
 
 std::vector<Start> read_starts(const std::filesystem::path& path) {
   std::vector<Start> starts;
-  bool over = false;
+  bool over = false;  // a start succeeded, so the job script has started another program
   std::istringstream lines(read_text_file(path));
   int number = 0;
   for (std::string text; std::getline(lines, text);) {
@@ -78,10 +64,10 @@ std::vector<Start> read_starts(const std::filesystem::path& path) {
         if (std::exchange(over, false)) starts.clear();
         starts.push_back(parse_start(line));
       } else if (!starts.empty() && line.contains("loaded")) {
-        starts.back().load = parse_load(line);
+        add_load(line, starts.back());
       } else if (!starts.empty()) {
-        starts.back().end = parse_end(line);
-        over = begins_anew(line);
+        add_end(line, starts.back());
+        over = line.contains("end") && line.at("end") == 0;
       }
     } catch (const nlohmann::json::exception& error) {
       fail("{}:{} is damaged: {}", path.string(), number, printable(error.what()));
@@ -94,15 +80,15 @@ std::vector<Start> read_starts(const std::filesystem::path& path) {
 Restart restart_of(const Start& before, const Start& after, std::optional<std::int64_t> reached) {
   Restart restart{.cause = "lockstep-run was lost with its node, or killed", .begin_unix = after.at};
   if (before.end) {
-    restart.cause = before.end->cause;
-    restart.stop_seconds = std::max(0.0, before.end->at - before.end->failed);
-    restart.start_seconds = std::max(0.0, after.at - before.end->at);
+    restart.cause = before.cause;
+    restart.stop_seconds = std::max(0.0, *before.end - before.failed);
+    restart.start_seconds = std::max(0.0, after.at - *before.end);
   }
-  if (after.load) {
-    restart.launch_seconds = std::max(0.0, after.load->at - after.load->seconds - after.at);
-    restart.load_seconds = after.load->seconds;
-    restart.loaded = after.load->steps;
-    if (reached) restart.steps_lost = std::max<std::int64_t>(0, *reached - after.load->steps);
+  if (after.loaded) {
+    restart.launch_seconds = std::max(0.0, after.load_end - after.load_seconds - after.at);
+    restart.load_seconds = after.load_seconds;
+    restart.loaded = after.loaded;
+    if (reached) restart.steps_lost = std::max<std::int64_t>(0, *reached - *after.loaded);
   }
   for (const std::string& node : before.nodes) {
     if (std::find(after.nodes.begin(), after.nodes.end(), node) == after.nodes.end())
@@ -113,9 +99,9 @@ Restart restart_of(const Start& before, const Start& after, std::optional<std::i
 
 // The steps that were done when the start ended. One that ended before it loaded a checkpoint has done none.
 std::optional<std::int64_t> reached_by(const Start& start, std::optional<std::int64_t> before) {
-  if (!start.load) return before;
-  if (!start.end || !start.end->steps) return std::nullopt;
-  return start.load->steps + *start.end->steps;
+  if (!start.loaded) return before;
+  if (!start.end || !start.steps) return std::nullopt;
+  return *start.loaded + *start.steps;
 }
 
 std::string seconds_text(const Restart& restart) {
@@ -147,10 +133,6 @@ std::int64_t Restarts::steps_lost() const {
   std::int64_t sum = 0;
   for (const Restart& restart : list) sum += restart.steps_lost.value_or(0);
   return sum;
-}
-
-std::string restarts_name(std::uint64_t job) {
-  return fmt::format("restarts-{}.jsonl", job);
 }
 
 Restarts read_restarts(const std::filesystem::path& path) {
@@ -198,17 +180,16 @@ std::vector<std::string> restart_lines(const Restarts& restarts, const LastStart
 }
 
 nlohmann::json restarts_json(const Restarts& restarts) {
-  const auto known = [](const auto& value) { return value ? nlohmann::json(*value) : nlohmann::json(); };
   nlohmann::json list = nlohmann::json::array();
   for (const Restart& restart : restarts.list) {
     list.push_back({{"cause", restart.cause},
                     {"begin_unix", restart.begin_unix},
-                    {"stop_seconds", known(restart.stop_seconds)},
-                    {"start_seconds", known(restart.start_seconds)},
-                    {"launch_seconds", known(restart.launch_seconds)},
-                    {"load_seconds", known(restart.load_seconds)},
-                    {"loaded", known(restart.loaded)},
-                    {"steps_lost", known(restart.steps_lost)},
+                    {"stop_seconds", or_null(restart.stop_seconds)},
+                    {"start_seconds", or_null(restart.start_seconds)},
+                    {"launch_seconds", or_null(restart.launch_seconds)},
+                    {"load_seconds", or_null(restart.load_seconds)},
+                    {"loaded", or_null(restart.loaded)},
+                    {"steps_lost", or_null(restart.steps_lost)},
                     {"without", restart.without}});
   }
   return list;

@@ -6,14 +6,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <optional>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "exporters/report/advice.h"
+#include "exporters/report/diagnosis.h"
 
 namespace lockstep::report {
 

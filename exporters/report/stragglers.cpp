@@ -1,13 +1,12 @@
-#include "exporters/report/stragglers.h"
-
 #include <fmt/ranges.h>
 
 #include <algorithm>
 #include <map>
 #include <numeric>
 
-#include "common/median.h"
 #include "common/process.h"
+#include "common/statistics.h"
+#include "exporters/report/diagnosis.h"
 
 namespace lockstep::report {
 namespace {
@@ -32,17 +31,13 @@ constexpr double kSameStep = 0.10;
 constexpr std::array kCompute = {Phase::host_to_device, Phase::forward, Phase::backward, Phase::optimizer,
                                  Phase::other};
 
-double milliseconds(std::uint64_t ns) {
+double to_ms(std::uint64_t ns) {
   return static_cast<double>(ns) * 1e-6;
-}
-
-double phase_of(const Step& step, Phase phase) {
-  return milliseconds(step.phase_ns[record::index(phase)]);
 }
 
 double compute_of(const Step& step) {
   double sum = 0;
-  for (const Phase phase : kCompute) sum += phase_of(step, phase);
+  for (const Phase phase : kCompute) sum += step.phase_ms(phase);
   return sum;
 }
 
@@ -132,7 +127,7 @@ class Search {
   Search(const Run& run, const std::vector<StepRow>& rows) : run_(run), rows_(rows) {
     for (const StepRow& row : rows_) {
       std::vector<double> own;
-      for (const Step* step : row) own.push_back(milliseconds(step->own_ns()));
+      for (const Step* step : row) own.push_back(step->own_ms());
       others_.push_back(medians_of_others(own));
       slowest_.push_back(static_cast<std::size_t>(std::max_element(own.begin(), own.end()) - own.begin()));
       own_.push_back(std::move(own));
@@ -145,7 +140,7 @@ class Search {
     if (rows_.empty()) return result;
     measure_steps();
     result.step_ms = step_ms_;
-    own_loss_ = loss_of([](const Step& step) { return milliseconds(step.own_ns()); });
+    own_loss_ = loss_of([](const Step& step) { return step.own_ms(); });
     const std::vector<double> own = mean_own();
     if (mean(own) > 0) result.imbalance = saved_if_equal() / mean(own);
     score_ranks();
@@ -172,10 +167,10 @@ class Search {
     std::vector<double> means(run_.ranks.size());
     double spread = 0;
     for (const StepRow& row : rows_) {
-      double shortest = milliseconds(row.front()->step_ns);
+      double shortest = to_ms(row.front()->step_ns);
       double longest = shortest;
       for (std::size_t i = 0; i < row.size(); ++i) {
-        const double step = milliseconds(row[i]->step_ns);
+        const double step = to_ms(row[i]->step_ns);
         means[i] += step / static_cast<double>(rows_.size());
         shortest = std::min(shortest, step);
         longest = std::max(longest, step);
@@ -284,8 +279,8 @@ class Search {
       const Step& step = *rows_[row][late[row]];
       for (std::size_t i = 0; i < record::kPhases; ++i) {
         const auto phase = static_cast<Phase>(i);
-        const auto value = [&](const Step& other) { return phase_of(other, phase); };
-        result.phase_ms[i] += phase_of(step, phase) - median_of_others(rows_[row], late[row], value);
+        const auto value = [&](const Step& other) { return other.phase_ms(phase); };
+        result.phase_ms[i] += step.phase_ms(phase) - median_of_others(rows_[row], late[row], value);
       }
       result.own_of_others += others_[row][late[row]];
       result.compute_of_others += median_of_others(rows_[row], late[row], compute_of);
@@ -324,8 +319,8 @@ class Search {
   // Looks for waiting and writing first, so that ranks that take turns at computing do not hide a rank that reads or
   // writes slowly.
   void find_late_ranks(Stragglers& result) const {
-    const Loss reading = loss_of([](const Step& step) { return phase_of(step, Phase::data_wait); });
-    const Loss writing = loss_of([](const Step& step) { return phase_of(step, Phase::checkpoint); });
+    const Loss reading = loss_of([](const Step& step) { return step.phase_ms(Phase::data_wait); });
+    const Loss writing = loss_of([](const Step& step) { return step.phase_ms(Phase::checkpoint); });
     std::vector<std::pair<double, std::size_t>> late;
     for (std::size_t rank = 0; rank < run_.ranks.size(); ++rank) {
       const double excess = own_loss_.by_rank[rank];
@@ -390,8 +385,7 @@ class Search {
   double network_of(const StepRow& row, bool complete) const {
     double smallest = -1;
     for (const Step* step : row) {
-      const double exposed =
-          phase_of(*step, Phase::comm_exposed) - (complete ? 0 : milliseconds(step->comm_wait_ns));
+      const double exposed = step->phase_ms(Phase::comm_exposed) - (complete ? 0 : to_ms(step->comm_wait_ns));
       smallest = smallest < 0 ? exposed : std::min(smallest, exposed);
     }
     return std::max(0.0, smallest);

@@ -1,5 +1,3 @@
-#include "exporters/report/trace.h"
-
 #include <fcntl.h>
 #include <sys/stat.h>
 
@@ -14,7 +12,7 @@
 #include "common/error.h"
 #include "common/files.h"
 #include "common/leaf/text.h"
-#include "common/output.h"
+#include "exporters/report/report.h"
 
 namespace lockstep::report {
 namespace {

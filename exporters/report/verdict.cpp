@@ -1,14 +1,14 @@
-#include "exporters/report/verdict.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 #include <vector>
 
+#include "common/statistics.h"
 #include "common/units.h"
-#include "exporters/report/advice.h"
-#include "exporters/report/text.h"
+#include "exporters/report/diagnosis.h"
+#include "exporters/report/report.h"
 
 namespace lockstep::report {
 namespace {
@@ -25,23 +25,14 @@ constexpr double& at(std::array<double, kBounds>& parts, Bound part) {
   return parts.at(static_cast<std::size_t>(part));
 }
 
-double phase_ms(const Step& step, Phase phase) {
-  return static_cast<double>(step.phase_ns[record::index(phase)]) * 1e-6;
-}
-
 double computing_ms(const Step& step) {
-  return phase_ms(step, Phase::forward) + phase_ms(step, Phase::backward) + phase_ms(step, Phase::optimizer);
+  return step.phase_ms(Phase::forward) + step.phase_ms(Phase::backward) + step.phase_ms(Phase::optimizer);
 }
 
-bool has_computing_phase(const Snapshot& rank) {
+std::uint64_t computing_ns(const Snapshot& rank) {
   const auto& ns = rank.counters.phase_ns;
   return ns[record::index(Phase::forward)] + ns[record::index(Phase::backward)] +
-             ns[record::index(Phase::optimizer)] >
-         0;
-}
-
-double own_ms(const Step& step) {
-  return static_cast<double>(step.own_ns()) * 1e-6;
+         ns[record::index(Phase::optimizer)];
 }
 
 double share_of(std::uint64_t part, std::uint64_t whole) {
@@ -50,11 +41,7 @@ double share_of(std::uint64_t part, std::uint64_t whole) {
 
 // Of the computing phases: how much of them a device waited for the host.
 double launch_share(const Snapshot& rank) {
-  if (!rank.resources) return 0;
-  const auto& ns = rank.counters.phase_ns;
-  return share_of(rank.resources->launch_ns, ns[record::index(Phase::forward)] +
-                                                 ns[record::index(Phase::backward)] +
-                                                 ns[record::index(Phase::optimizer)]);
+  return rank.resources ? share_of(rank.resources->launch_ns, computing_ns(rank)) : 0;
 }
 
 // Of the time in which the loaders' threads built batches: how much they computed, or were ready to, instead of waiting
@@ -84,14 +71,14 @@ void add_step(const Run& run, const StepRow& row, bool complete, Sums& sums) {
   double own = 0;
   double computing = 0;
   for (std::size_t i = 0; i < row.size(); ++i) {
-    own += own_ms(*row[i]) / static_cast<double>(row.size());
+    own += row[i]->own_ms() / static_cast<double>(row.size());
     computing += computing_ms(*row[i]) / static_cast<double>(row.size());
     if (row[i]->own_ns() > row[slowest]->own_ns()) slowest = i;
   }
   const Step& step = *row[slowest];
   const Snapshot& rank = run.ranks[slowest];
-  double communication = phase_ms(step, Phase::comm_exposed);
-  const double uneven = std::max(0.0, std::min(computing_ms(step) - computing, own_ms(step) - own));
+  double communication = step.phase_ms(Phase::comm_exposed);
+  const double uneven = std::max(0.0, std::min(computing_ms(step) - computing, step.own_ms() - own));
   double waits_for_missing = 0;
   // If records are missing, the last rank may be one of those: this one waits for it.
   if (!complete && rank.counters.communication_measured()) {
@@ -100,12 +87,12 @@ void add_step(const Run& run, const StepRow& row, bool complete, Sums& sums) {
   }
   const double launch = computing_ms(step) * launch_share(rank);
   at(sums.parts, Bound::compute) += computing_ms(step) - launch - uneven;
-  at(sums.parts, Bound::input) += phase_ms(step, Phase::data_wait) + phase_ms(step, Phase::host_to_device);
+  at(sums.parts, Bound::input) += step.phase_ms(Phase::data_wait) + step.phase_ms(Phase::host_to_device);
   at(sums.parts, Bound::communication) += communication;
-  at(sums.parts, Bound::host) += phase_ms(step, Phase::other) + phase_ms(step, Phase::checkpoint) + launch;
+  at(sums.parts, Bound::host) += step.phase_ms(Phase::other) + step.phase_ms(Phase::checkpoint) + launch;
   at(sums.parts, Bound::imbalance) += uneven + waits_for_missing;
   sums.step += static_cast<double>(step.step_ns) * 1e-6;
-  sums.data_wait += phase_ms(step, Phase::data_wait);
+  sums.data_wait += step.phase_ms(Phase::data_wait);
   sums.transfer +=
       static_cast<double>(step.comm_transfer_ns - std::min(step.comm_wait_ns, step.comm_transfer_ns)) * 1e-6;
 }
@@ -150,10 +137,6 @@ std::string remedy(const Verdict& verdict, Bound part, const Diagnosis& found) {
   return (verdict.beside.empty() ? "Nothing holds up the computing: " : "To compute faster: ") + text;
 }
 
-std::string milliseconds(double ms) {
-  return fmt::format("{:.{}f}", ms, ms >= 99.5 ? 0 : ms >= 9.95 ? 1 : 2);
-}
-
 bool is_unknown(const Verdict& verdict, Bound part) {
   return part == Bound::host && !verdict.has_phases;
 }
@@ -180,6 +163,67 @@ std::string bound_of(const Verdict& verdict) {
                      milliseconds(verdict.step_ms));
 }
 
+constexpr std::size_t kStepsForAFit = 16;  // fewer say nothing
+constexpr double kWorthAdvice = 0.03;      // more than the plan promised
+constexpr double kExplained = 0.5;         // of it, by the fit
+constexpr double kOtherCost = 1.25;        // times the plan's a / b
+constexpr double kHalvesAgree = 1.5;       // times the fit to all steps
+constexpr double kManyTimes = 1e6;         // a or b does not count
+
+MeasuredWork work_of(const record::Step& step) {
+  return {.tokens = static_cast<double>(step.tokens + step.padding),
+          .squares = static_cast<double>(step.squares),
+          .time = step.phase_ms(Phase::forward) + step.phase_ms(Phase::backward)};
+}
+
+using Row = std::vector<MeasuredWork>;
+
+template <typename Value>
+double max_by_mean(const std::vector<Row>& rows, const Value& value) {
+  double all = 0;
+  for (const Row& row : rows) {
+    double max = 0;
+    double sum = 0;
+    for (const MeasuredWork& work : row) {
+      max = std::max(max, value(work));
+      sum += value(work);
+    }
+    all += sum > 0 ? max * static_cast<double>(row.size()) / sum : 1;
+  }
+  return all / static_cast<double>(rows.size());
+}
+
+// Of every second row from `first` on, or of all.
+CostFit fit_of(const std::vector<Row>& rows, std::size_t first, std::size_t every) {
+  std::vector<MeasuredWork> all;
+  for (std::size_t i = first; i < rows.size(); i += every)
+    all.insert(all.end(), rows[i].begin(), rows[i].end());
+  return fit_cost(all);
+}
+
+// How many times as large one is as the other; both may be infinite or 0.
+double times(double ratio, double other) {
+  const auto limited = [](double value) { return std::clamp(value, 1 / kManyTimes, kManyTimes); };
+  return limited(ratio) / limited(other);
+}
+
+bool alike(double ratio, double other, double factor) {
+  const double by = times(ratio, other);
+  return by <= factor && by >= 1 / factor;
+}
+
+// Two digits: more are not known.
+double rounded(double value) {
+  if (value <= 0 || std::isinf(value)) return value;
+  const double unit = std::pow(10, std::floor(std::log10(value)) - 1);
+  return std::round(value / unit) * unit;
+}
+
+std::string cost_text(double ratio) {
+  if (std::isinf(ratio)) return "{1, 0}";
+  return fmt::format("{{{:.0f}, 1}}", ratio);
+}
+
 }  // namespace
 
 std::optional<Verdict> find_verdict(const Run& run, const std::vector<StepRow>& rows) {
@@ -192,7 +236,7 @@ std::optional<Verdict> find_verdict(const Run& run, const std::vector<StepRow>& 
   means.step /= count;
   means.data_wait /= count;
   means.transfer /= count;
-  Verdict verdict{.has_phases = std::any_of(run.ranks.begin(), run.ranks.end(), has_computing_phase),
+  Verdict verdict{.has_phases = std::any_of(run.ranks.begin(), run.ranks.end(), computing_ns),
                   .steps = rows.size(),
                   .step_ms = means.step,
                   .parts_ms = means.parts};
@@ -283,6 +327,69 @@ nlohmann::json verdict_json(const Run& run, const Diagnosis& found) {
   json["goodput_seconds"] = goodput.seconds;
   for (const auto& [name, lost] : record::kLostTimes) json["goodput_lost"][name] = goodput.*lost;
   return json;
+}
+
+std::optional<Balance> find_balance(const Run& run, const std::vector<StepRow>& rows) {
+  const double ratio = run.ranks.front().counters.cost_ratio;
+  const bool alike_on_all =
+      std::all_of(run.ranks.begin(), run.ranks.end(),
+                  [&](const record::Snapshot& rank) { return rank.counters.cost_ratio == ratio; });
+  if (run.ranks.size() < 2 || !alike_on_all || !(ratio > 0)) return std::nullopt;
+  std::vector<Row> measured;
+  for (const StepRow& row : rows) {
+    Row works;
+    for (const record::Step* step : row) works.push_back(work_of(*step));
+    const bool known = std::all_of(works.begin(), works.end(), [](const MeasuredWork& work) {
+      return work.squares > 0 && work.time > 0;
+    });
+    if (known) measured.push_back(std::move(works));
+  }
+  if (measured.size() < kStepsForAFit) return std::nullopt;
+  const CostFit plan = std::isinf(ratio) ? CostFit{.a = 1, .b = 0} : CostFit{.a = ratio, .b = 1};
+  const CostFit fit = fit_of(measured, 0, 1);
+  Balance balance{
+      .promised = max_by_mean(measured, [&](const MeasuredWork& work) { return plan.of(work); }),
+      .measured = max_by_mean(measured, [](const MeasuredWork& work) { return work.time; }),
+      .fitted = max_by_mean(measured, [&](const MeasuredWork& work) { return fit.of(work); }),
+      .cost_ratio = ratio,
+      .fitted_ratio = fit.ratio(),
+  };
+  const double lost = balance.measured - balance.promised;
+  balance.supported = lost >= kWorthAdvice && balance.fitted - balance.promised >= kExplained * lost &&
+                      !alike(fit.ratio(), ratio, kOtherCost);
+  for (const std::size_t half : {0, 1}) {
+    balance.supported =
+        balance.supported && alike(fit_of(measured, half, 2).ratio(), fit.ratio(), kHalvesAgree);
+  }
+  return balance;
+}
+
+std::vector<std::string> cost_texts(const Balance& balance) {
+  const double by = times(balance.fitted_ratio, balance.cost_ratio);
+  const std::string change =
+      std::isinf(balance.fitted_ratio) || std::isinf(balance.cost_ratio) || balance.fitted_ratio <= 0
+          ? ""
+          : fmt::format(": a should be {:.2g} times as large beside b", by);
+  return {cost_text(rounded(balance.fitted_ratio)), cost_text(balance.cost_ratio), change};
+}
+
+std::string balance_line(const Balance& balance) {
+  return fmt::format(
+      "balance: the slowest rank of a step has {:.3f} times the mean rank's work by the plan, and {:.3f} times its forward and backward",
+      balance.promised, balance.measured);
+}
+
+nlohmann::json balance_json(const std::optional<Balance>& balance) {
+  if (!balance) return nullptr;
+  const auto finite = [](double value) {
+    return std::isfinite(value) ? nlohmann::json(value) : nlohmann::json();
+  };
+  return {{"promised", balance->promised},
+          {"measured", balance->measured},
+          {"fitted", balance->fitted},
+          {"cost_ratio", finite(balance->cost_ratio)},
+          {"fitted_ratio", finite(balance->fitted_ratio)},
+          {"supported", balance->supported}};
 }
 
 }  // namespace lockstep::report

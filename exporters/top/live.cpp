@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <set>
 
-#include "common/median.h"
+#include "common/statistics.h"
 #include "common/units.h"
-#include "exporters/report/text.h"
+#include "exporters/report/report.h"
 
 namespace lockstep::top {
 namespace {
@@ -231,7 +231,6 @@ std::vector<std::string> to_lines(const Live& live, const Space& space) {
 }
 
 nlohmann::json to_json(const Live& live) {
-  const auto or_null = [](const auto& value) { return value ? nlohmann::json(*value) : nlohmann::json(); };
   nlohmann::json ranks = nlohmann::json::array();
   for (const LiveRank& rank : live.ranks) {
     nlohmann::json shares;
@@ -245,16 +244,16 @@ nlohmann::json to_json(const Live& live) {
          {"own_ms", rank.own_ms},
          {"phase_shares", std::move(shares)},
          {"tokens_per_second", rank.tokens_per_second},
-         {"comm_wait_ms", or_null(rank.wait_ms)},
-         {"late_rank", or_null(rank.late_rank)},
-         {"cpus", or_null(rank.cpus)},
+         {"comm_wait_ms", report::or_null(rank.wait_ms)},
+         {"late_rank", report::or_null(rank.late_rank)},
+         {"cpus", report::or_null(rank.cpus)},
          {"memory_bytes", rank.cpus ? nlohmann::json(rank.memory_bytes) : nlohmann::json()},
          {"gpu_busy_percent", rank.gpu ? nlohmann::json(rank.gpu->busy_percent) : nlohmann::json()},
          {"gpu_memory_bytes", rank.gpu ? nlohmann::json(rank.gpu->memory_bytes) : nlohmann::json()},
          {"gpu_sm_mhz", rank.gpu ? nlohmann::json(rank.gpu->sm_mhz) : nlohmann::json()},
          {"phase", rank.now ? nlohmann::json(record::name(*rank.now)) : nlohmann::json()},
          {"phase_seconds", rank.now ? nlohmann::json(rank.now_seconds) : nlohmann::json()},
-         {"last_step_seconds", or_null(rank.idle_seconds)}});
+         {"last_step_seconds", report::or_null(rank.idle_seconds)}});
   }
   nlohmann::json json = {{"job", live.job.job_id},      {"step", live.job.step_id},
                          {"program", live.job.program}, {"size", live.job.size},

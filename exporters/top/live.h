@@ -13,8 +13,8 @@
 #include <string>
 #include <vector>
 
+#include "exporters/report/diagnosis.h"
 #include "exporters/report/run.h"
-#include "exporters/report/verdict.h"
 
 namespace lockstep::top {
 

@@ -22,7 +22,7 @@
 #include "common/error.h"
 #include "common/files.h"
 #include "common/tool.h"
-#include "exporters/report/find.h"
+#include "exporters/report/run.h"
 #include "exporters/top/live.h"
 
 namespace lockstep::top {
@@ -35,45 +35,6 @@ constexpr std::string_view kHome = "\x1b[H";
 constexpr std::string_view kRestOfLine = "\x1b[K";
 constexpr std::string_view kRestOfScreen = "\x1b[J";
 
-// Shows changing lines on the whole terminal, as top does. Restores the user's screen, cursor and settings in the
-// destructor, at a stop (Ctrl-Z), and at every signal that can be caught.
-//
-// Threads: main's thread, while it is the only one: the signals are blocked in this thread and read from a file
-// descriptor.
-class Screen {
- public:
-  /// Takes over the terminal of standard output; reads keys from standard input if that is a terminal too. Throws
-  /// Error if the kernel refuses.
-  Screen();
-  ~Screen() { leave(); }
-  Screen(const Screen&) = delete;
-  Screen& operator=(const Screen&) = delete;
-
-  struct Size {
-    std::size_t columns = 80;
-    std::size_t rows = 24;
-  };
-  Size size() const;
-
-  /// Replaces the whole content. The lines must fit: a longer one would wrap. Throws Error if the terminal is gone.
-  void show(const std::vector<std::string>& lines) const;
-
-  /// Waits for `time`, or until the size changes. Returns false if the user has pressed q or Ctrl-C, or a signal asks
-  /// the program to end.
-  bool wait(std::chrono::milliseconds time);
-
- private:
-  enum class Event { none, redraw, end };
-  void enter() const;
-  void leave() const noexcept;
-  Event read_signal() const;
-  Event read_key();
-
-  UniqueFd signals_;
-  std::optional<termios> settings_;  // before; none if there is no keyboard
-  bool keyboard_ = false;
-};
-
 UniqueFd take_signals() {
   sigset_t signals;
   sigemptyset(&signals);
@@ -84,79 +45,104 @@ UniqueFd take_signals() {
   return fd;
 }
 
-Screen::Screen() : signals_(take_signals()) {
-  termios settings = {};
-  if (::tcgetattr(STDIN_FILENO, &settings) == 0) settings_ = settings;
-  keyboard_ = settings_.has_value();
-  enter();
-}
-
-Screen::Size Screen::size() const {
-  winsize size = {};
-  if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0 || size.ws_row == 0) return {};
-  return {.columns = size.ws_col, .rows = size.ws_row};
-}
-
-void Screen::enter() const {
-  if (settings_) {
-    termios keys = *settings_;
-    keys.c_lflag &= ~static_cast<tcflag_t>(ICANON | ECHO);  // keys at once and unseen; Ctrl-C stays a signal
-    ::tcsetattr(STDIN_FILENO, TCSANOW, &keys);
+// Shows changing lines on the whole terminal, as top does. Restores the user's screen, cursor and settings in the
+// destructor, at a stop (Ctrl-Z), and at every signal that can be caught.
+//
+// Threads: main's thread, while it is the only one: the signals are blocked in this thread and read from a file
+// descriptor.
+class Screen {
+ public:
+  /// Takes over the terminal of standard output; reads keys from standard input if that is a terminal too. Throws
+  /// Error if the kernel refuses.
+  Screen() : signals_(take_signals()) {
+    termios settings = {};
+    if (::tcgetattr(STDIN_FILENO, &settings) == 0) settings_ = settings;
+    keyboard_ = settings_.has_value();
+    enter();
   }
-  write_all(STDOUT_FILENO, kEnter, "the terminal");
-}
+  ~Screen() { leave(); }
+  Screen(const Screen&) = delete;
+  Screen& operator=(const Screen&) = delete;
 
-void Screen::leave() const noexcept {
-  (void)!::write(STDOUT_FILENO, kLeave.data(), kLeave.size());
-  if (settings_) ::tcsetattr(STDIN_FILENO, TCSANOW, &*settings_);
-}
-
-void Screen::show(const std::vector<std::string>& lines) const {
-  std::string text(kHome);
-  for (std::size_t i = 0; i < lines.size(); ++i) {
-    if (i > 0) text += "\r\n";
-    text.append(lines[i]).append(kRestOfLine);
+  static Space size(bool colours) {
+    winsize size = {};
+    if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0 || size.ws_row == 0)
+      size = {.ws_row = 24, .ws_col = 80, .ws_xpixel = 0, .ws_ypixel = 0};
+    return {.columns = size.ws_col, .rows = size.ws_row, .colours = colours};
   }
-  write_all(STDOUT_FILENO, text.append(kRestOfScreen), "the terminal");
-}
 
-bool Screen::wait(std::chrono::milliseconds time) {
-  using Clock = std::chrono::steady_clock;
-  const Clock::time_point end = Clock::now() + time;
-  for (;;) {
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - Clock::now());
-    if (left.count() <= 0) return true;
-    std::array<pollfd, 2> ready = {
-        pollfd{.fd = signals_.get(), .events = POLLIN, .revents = 0},
-        pollfd{.fd = keyboard_ ? STDIN_FILENO : -1, .events = POLLIN, .revents = 0}};
-    if (::poll(ready.data(), ready.size(), static_cast<int>(left.count())) < 0 && errno != EINTR) {
-      fail_errno("cannot wait for keys");
+  /// Replaces the whole content. The lines must fit: a longer one would wrap. Throws Error if the terminal is gone.
+  static void show(const std::vector<std::string>& lines) {
+    std::string text(kHome);
+    for (std::size_t i = 0; i < lines.size(); ++i) {
+      if (i > 0) text += "\r\n";
+      text.append(lines[i]).append(kRestOfLine);
     }
-    Event event = ready[0].revents != 0 ? read_signal() : Event::none;
-    if (event == Event::none && ready[1].revents != 0) event = read_key();
-    if (event != Event::none) return event == Event::redraw;
+    write_all(STDOUT_FILENO, text.append(kRestOfScreen), "the terminal");
   }
-}
 
-Screen::Event Screen::read_signal() const {
-  signalfd_siginfo signal = {};
-  if (::read(signals_.get(), &signal, sizeof(signal)) != sizeof(signal)) return Event::none;
-  if (signal.ssi_signo == SIGWINCH) return Event::redraw;
-  if (signal.ssi_signo != SIGTSTP) return Event::end;
-  leave();
-  ::raise(SIGSTOP);
-  enter();
-  return Event::redraw;
-}
-
-Screen::Event Screen::read_key() {
-  char key = 0;
-  if (::read(STDIN_FILENO, &key, 1) != 1) {
-    keyboard_ = false;  // its end; if the terminal is gone, SIGHUP says so
-    return Event::none;
+  /// Waits for `time`, or until the size changes. Returns false if the user has pressed q or Ctrl-C, or a signal asks
+  /// the program to end.
+  bool wait(std::chrono::milliseconds time) {
+    using Clock = std::chrono::steady_clock;
+    const Clock::time_point end = Clock::now() + time;
+    for (;;) {
+      const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - Clock::now());
+      if (left.count() <= 0) return true;
+      std::array<pollfd, 2> ready = {
+          pollfd{.fd = signals_.get(), .events = POLLIN, .revents = 0},
+          pollfd{.fd = keyboard_ ? STDIN_FILENO : -1, .events = POLLIN, .revents = 0}};
+      if (::poll(ready.data(), ready.size(), static_cast<int>(left.count())) < 0 && errno != EINTR) {
+        fail_errno("cannot wait for keys");
+      }
+      Event event = ready[0].revents != 0 ? read_signal() : Event::none;
+      if (event == Event::none && ready[1].revents != 0) event = read_key();
+      if (event != Event::none) return event == Event::redraw;
+    }
   }
-  return key == 'q' || key == 'Q' ? Event::end : Event::none;
-}
+
+ private:
+  enum class Event { none, redraw, end };
+
+  void enter() const {
+    if (settings_) {
+      termios keys = *settings_;
+      keys.c_lflag &=
+          ~static_cast<tcflag_t>(ICANON | ECHO);  // keys at once and unseen; Ctrl-C stays a signal
+      ::tcsetattr(STDIN_FILENO, TCSANOW, &keys);
+    }
+    write_all(STDOUT_FILENO, kEnter, "the terminal");
+  }
+
+  void leave() const noexcept {
+    (void)!::write(STDOUT_FILENO, kLeave.data(), kLeave.size());
+    if (settings_) ::tcsetattr(STDIN_FILENO, TCSANOW, &*settings_);
+  }
+
+  Event read_signal() const {
+    signalfd_siginfo signal = {};
+    if (::read(signals_.get(), &signal, sizeof(signal)) != sizeof(signal)) return Event::none;
+    if (signal.ssi_signo == SIGWINCH) return Event::redraw;
+    if (signal.ssi_signo != SIGTSTP) return Event::end;
+    leave();
+    ::raise(SIGSTOP);
+    enter();
+    return Event::redraw;
+  }
+
+  Event read_key() {
+    char key = 0;
+    if (::read(STDIN_FILENO, &key, 1) != 1) {
+      keyboard_ = false;  // its end; if the terminal is gone, SIGHUP says so
+      return Event::none;
+    }
+    return key == 'q' || key == 'Q' ? Event::end : Event::none;
+  }
+
+  UniqueFd signals_;
+  std::optional<termios> settings_;  // before; none if there is no keyboard
+  bool keyboard_ = false;
+};
 
 // Looks again each time: steps of the job begin and end.
 Live look(const std::filesystem::path& records) {
@@ -176,8 +162,7 @@ void watch(const std::filesystem::path& records) {
   {
     Screen screen;
     do {
-      const Screen::Size size = screen.size();
-      screen.show(to_lines(live, {.columns = size.columns, .rows = size.rows, .colours = colours}));
+      Screen::show(to_lines(live, Screen::size(colours)));
       if (!screen.wait(kRefresh)) return;
       try {
         live = look(records);

@@ -5,16 +5,130 @@
 #include <algorithm>
 #include <iterator>
 #include <map>
+#include <numeric>
 #include <set>
 #include <tuple>
 
 #include "common/error.h"
 #include "common/leaf/cpu_list.h"
-#include "plugin/affinity/placement.h"
-#include "plugin/affinity/reason.h"
+#include "common/leaf/text.h"
 
 namespace lockstep::affinity {
 namespace {
+
+/// The facts about one task that the reason is made of.
+struct Findings {
+  const Machine& machine;
+  const Request& request;
+  const TaskCores& placement;
+  const TaskPlan& plan;
+  std::vector<int> gpus;       ///< the task's GPUs, indices into Machine::gpus
+  int usable_cores = 0;        ///< of the whole node
+  int idle_cores = 0;          ///< without a task
+  bool workers_share = false;  ///< too few CPUs for separate worker CPUs
+  std::vector<int> unusable;   ///< requested CPUs that are offline or not granted
+};
+
+std::string count_of(int count, const char* thing) {
+  return fmt::format("{} {}{}", count, thing, count == 1 ? "" : "s");
+}
+
+const Domain& domain(const Machine& machine, int index) {
+  return machine.domains[static_cast<std::size_t>(index)];
+}
+
+const Gpu& gpu(const Machine& machine, int index) {
+  return machine.gpus[static_cast<std::size_t>(index)];
+}
+
+bool is_attached(const Gpu& gpu, const std::vector<int>& domains) {
+  return std::any_of(domains.begin(), domains.end(),
+                     [&](int d) { return std::count(gpu.domains.begin(), gpu.domains.end(), d) > 0; });
+}
+
+std::string node_names(const Machine& machine, const std::vector<int>& domains) {
+  std::vector<int> nodes;
+  nodes.reserve(domains.size());
+  for (const int d : domains) nodes.push_back(domain(machine, d).node);
+  return fmt::format("NUMA node{} {}", nodes.size() == 1 ? "" : "s", format_cpu_list(nodes));
+}
+
+// "NUMA node 1 with GPU 0000:07:00.0"
+std::string location(const Findings& f) {
+  std::string text = node_names(f.machine, f.placement.domains);
+  std::vector<std::string> attached;
+  for (const int g : f.gpus) {
+    if (is_attached(gpu(f.machine, g), f.placement.domains)) attached.push_back(gpu(f.machine, g).bus_id);
+  }
+  if (!attached.empty()) {
+    text += fmt::format(" with GPU{} {}", attached.size() == 1 ? "" : "s", fmt::join(attached, ", "));
+  }
+  return text;
+}
+
+void add_gpu_notes(const Findings& f, std::vector<std::string>& notes) {
+  for (const int g : f.gpus) {
+    const Gpu& device = gpu(f.machine, g);
+    if (device.domains.empty()) {
+      notes.push_back(
+          fmt::format("the topology does not tell which NUMA node GPU {} is attached to", device.bus_id));
+    } else if (!is_attached(device, f.placement.domains)) {
+      notes.push_back(fmt::format("GPU {} is attached to {}, which has no core for this task", device.bus_id,
+                                  node_names(f.machine, device.domains)));
+    }
+  }
+}
+
+void add_memory_notes(const Findings& f, std::vector<std::string>& notes) {
+  if (f.request.memory != Memory::local) return;
+  for (const int d : f.placement.domains) {
+    const Domain& at = domain(f.machine, d);
+    if (at.memory_node != at.node) {
+      notes.push_back(fmt::format("NUMA node {} has no usable memory; the nearest node with memory is {}",
+                                  at.node, at.memory_node));
+    }
+  }
+}
+
+void add_share_notes(const Findings& f, std::vector<std::string>& notes) {
+  const int mask = static_cast<int>(f.plan.cpus.size() + (f.workers_share ? 0 : f.plan.worker_cpus.size()));
+  if (f.request.cpus_per_task > mask && f.request.smt == 0) {
+    notes.push_back(fmt::format("{} requested, but an equal share is {}",
+                                count_of(f.request.cpus_per_task, "CPU"), mask));
+  }
+  if (f.idle_cores > 0 && f.request.cpus_per_task == 0) {
+    notes.push_back(fmt::format("{} of this job stay{} idle to keep shares equal and local",
+                                count_of(f.idle_cores, "core"), f.idle_cores == 1 ? "s" : ""));
+  }
+  if (f.request.smt > 0)
+    notes.push_back(
+        fmt::format("at most {} of each core for compute", count_of(f.request.smt, "hardware thread")));
+  if (f.workers_share) {
+    notes.push_back(fmt::format("too few CPUs for {}: loaders share the compute CPUs",
+                                count_of(f.request.workers, "worker CPU")));
+  }
+}
+
+// The reasons of a plan in words, for users who want to know why rank 3 runs on these CPUs.
+std::string explain(const Findings& f) {
+  std::vector<std::string> notes;
+  if (f.placement.sharers > 1) {
+    notes.push_back(fmt::format("{}; more tasks than cores: {} tasks on {}, {} of them on this core",
+                                location(f), f.request.tasks, count_of(f.usable_cores, "core"),
+                                f.placement.sharers));
+  } else {
+    notes.push_back(fmt::format("{}; {} of {}", location(f),
+                                count_of(static_cast<int>(f.placement.cores.size()), "core"),
+                                f.usable_cores));
+  }
+  add_gpu_notes(f, notes);
+  add_memory_notes(f, notes);
+  add_share_notes(f, notes);
+  if (!f.unusable.empty()) {
+    notes.push_back(fmt::format("CPUs {} are offline or not granted", format_cpu_list(f.unusable)));
+  }
+  return fmt::format("{}", fmt::join(notes, "; "));
+}
 
 constexpr int kMaxTasks = 65536;  // more than any node runs: a mistyped number must not use up the memory
 
@@ -66,8 +180,7 @@ class Planner {
 
   std::vector<TaskPlan> run() {
     if (request_.policy == Policy::off) return unpinned();
-    PlacementRequest wanted{request_.tasks, cores_per_task(), request_.policy, {}};
-    wanted.near.reserve(gpus_.size());
+    PlacementRequest wanted{gpus_.size(), cores_per_task(), request_.policy, {}};
     for (const std::vector<int>& gpus : gpus_) wanted.near.push_back(domains_near(gpus));
     const std::vector<TaskCores> placements = place_tasks(cores_, wanted);
     const int idle = idle_cores(placements);
@@ -142,13 +255,12 @@ class Planner {
     }
   }
 
-  // The number of cores for cpus_per_task CPUs, counting each core as the one with the fewest usable threads; 0: no
-  // limit.
-  int cores_per_task() const {
-    if (request_.cpus_per_task == 0) return 0;
+  // The number of cores for cpus_per_task CPUs, counting each core as the one with the fewest usable threads.
+  std::size_t cores_per_task() const {
+    if (request_.cpus_per_task == 0) return cores_.size();
     std::size_t fewest = cores_.front().cpus.size();
     for (const Core& core : cores_) fewest = std::min(fewest, core.cpus.size());
-    return (request_.cpus_per_task + static_cast<int>(fewest) - 1) / static_cast<int>(fewest);
+    return (static_cast<std::size_t>(request_.cpus_per_task) + fewest - 1) / fewest;
   }
 
   // The domains with usable cores that the GPUs are attached to, or else those of the same packages.
@@ -271,6 +383,28 @@ Value parse_word(std::string_view text, const char* what,
   fail_usage("{} '{}' is unknown; valid values: {}", what, text, fmt::join(valid, ", "));
 }
 
+// "00000000:07:00.0" (as nvidia-smi prints it), "0000:07:00.0" and "07:00.0" are the same device.
+std::string short_bus_id(std::string_view text) {
+  std::string id(text);
+  std::transform(id.begin(), id.end(), id.begin(), [](unsigned char c) { return std::tolower(c); });
+  const auto colons = std::count(id.begin(), id.end(), ':');
+  if (colons == 1) return "0000:" + id;
+  while (colons == 2 && id.find(':') > 4 && id.front() == '0') id.erase(0, 1);
+  return id;
+}
+
+int find_gpu(const Machine& machine, std::string_view text) {
+  const std::optional<int> index = to_number<int>(text);
+  if (index && *index >= 0 && *index < static_cast<int>(machine.gpus.size())) return *index;
+  for (std::size_t i = 0; !index && i < machine.gpus.size(); ++i) {
+    if (machine.gpus[i].bus_id == short_bus_id(text)) return static_cast<int>(i);
+  }
+  std::vector<std::string> known;
+  for (const Gpu& gpu : machine.gpus) known.push_back(gpu.bus_id);
+  fail_usage("GPU '{}' is not in topology '{}', which has {} GPUs{}{}", text, machine.source, known.size(),
+             known.empty() ? "" : ": ", fmt::join(known, ", "));
+}
+
 }  // namespace
 
 Policy parse_policy(std::string_view text) {
@@ -289,6 +423,24 @@ Memory parse_memory(std::string_view text) {
 
 std::vector<TaskPlan> make_plan(const Machine& machine, const Request& request) {
   return Planner(machine, request).run();
+}
+
+std::vector<int> find_gpus(const Machine& machine, const std::string& list) {
+  std::vector<int> found;
+  if (list == "all") {
+    found.resize(machine.gpus.size());
+    std::iota(found.begin(), found.end(), 0);
+    return found;
+  }
+  if (list.empty()) return found;
+  for (const std::string_view text : split(list, ',')) {
+    const int gpu = find_gpu(machine, text);
+    if (std::find(found.begin(), found.end(), gpu) != found.end()) {
+      fail_usage("GPU list '{}' names {} twice", list, machine.gpus[static_cast<std::size_t>(gpu)].bus_id);
+    }
+    found.push_back(gpu);
+  }
+  return found;
 }
 
 }  // namespace lockstep::affinity

@@ -6,13 +6,60 @@
 // Threads: pure functions, safe from any.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "plugin/affinity/machine.h"
-
 namespace lockstep::affinity {
+
+// A compute node as plain data, so that plans can be made and tested for any machine. topology.h fills it from hwloc.
+
+/// A physical core and its place in the machine. CPU numbers are the kernel's (logical OS indices).
+struct Core {
+  std::vector<int> cpus;  ///< its online hardware threads, also those that are not allowed
+  int package = 0;        ///< index, 0…
+  int domain = 0;         ///< index into Machine::domains
+  int cache = 0;  ///< index, 0…: cores with the same number share their largest cache; or unshared_cache()
+  int kind = 0;   ///< 0 for the fastest kind of core; above 0 only on hybrid machines
+};
+
+/// Core::cache of all cores of a domain that share no cache.
+inline int unshared_cache(int domain) {
+  return -1 - domain;
+}
+
+/// A NUMA node that has cores.
+struct Domain {
+  int node = 0;         ///< its number in the kernel
+  int memory_node = 0;  ///< where its memory comes from: itself, or the nearest allowed node with memory
+  int package = 0;      ///< index, as in Core
+};
+
+struct Gpu {
+  std::string bus_id;        ///< PCI address, "0000:07:00.0"
+  std::vector<int> domains;  ///< indices of the domains that it is attached to; empty if unknown
+};
+
+/// A network card: InfiniBand cards, or Ethernet cards if there is none.
+struct NetworkCard {
+  std::string name;          ///< "mlx5_0", "eth0"
+  std::vector<int> domains;  ///< as Gpu::domains
+};
+
+/// Cores are sorted by package, then domain, then cache: neighbours in the list are neighbours in the
+/// machine.
+struct Machine {
+  std::string source;  ///< "live", a file's name, or a synthetic description
+  std::vector<Core> cores;
+  std::vector<Domain> domains;
+  std::vector<Gpu> gpus;  ///< in the order of their PCI addresses
+  std::vector<NetworkCard> network_cards;
+  std::vector<int> allowed;  ///< CPUs that may be used (online, and granted by the cgroup), ascending
+  std::vector<int> known;    ///< CPUs that exist, offline and forbidden ones included, ascending
+  int packages = 0;
+  int caches = 0;
+};
 
 enum class Policy {
   automatic,  ///< a share that fits into a NUMA node stays in it; a larger one takes cores in order
@@ -63,5 +110,25 @@ std::vector<TaskPlan> make_plan(const Machine& machine, const Request& request);
 /// Finds GPUs by a list of PCI addresses ("07:00.0", "0000:07:00.0") or indices in the order of the
 /// addresses, or "all". Throws UsageError naming a GPU that does not exist.
 std::vector<int> find_gpus(const Machine& machine, const std::string& list);
+
+// placement.cpp distributes the cores by these rules; it does not know how a task uses its cores.
+
+struct PlacementRequest {
+  std::size_t tasks = 0;
+  std::size_t cores_per_task = 0;  ///< maximum for each
+  Policy policy = Policy::automatic;
+  std::vector<std::vector<int>> near;  ///< for each task the domains of its GPUs; empty: any
+};
+
+/// The cores of one task.
+struct TaskCores {
+  std::vector<std::vector<int>> cores;  ///< CPUs by core; of a shared core only this task's CPUs
+  std::vector<int> domains;             ///< indices of the domains of these cores, ascending
+  std::size_t sharers = 1;  ///< tasks on the core, above 1 only when there are more tasks than cores
+};
+
+/// `cores` are the usable cores with their usable CPUs, in the machine's order. There must be at least one
+/// core and one task.
+std::vector<TaskCores> place_tasks(const std::vector<Core>& cores, const PlacementRequest& request);
 
 }  // namespace lockstep::affinity

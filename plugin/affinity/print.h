@@ -1,4 +1,4 @@
-// Formats a plan: as JSON for programs, one line per task for the Slurm plugin, a table for users.
+// Formats a plan: as JSON for programs, one line per task for the Slurm plugin, a table or a drawing for users.
 //
 // Threads: pure functions, safe from any.
 #pragma once
@@ -7,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "plugin/affinity/machine.h"
 #include "plugin/affinity/plan.h"
 
 namespace lockstep::affinity {
@@ -21,5 +20,8 @@ std::string to_plain(const std::vector<TaskPlan>& plans);
 
 /// A table with a header, columns aligned.
 std::string to_table(const std::vector<TaskPlan>& plans);
+
+/// A self-contained SVG document. Worker CPUs are hatched; CPUs without a task are grey.
+std::string draw_plan(const Machine& machine, const std::vector<TaskPlan>& plans);
 
 }  // namespace lockstep::affinity

@@ -286,15 +286,4 @@ Machine load_description(const std::string& description) {
   return read(topology.get(), description);
 }
 
-void interleave_memory(const std::vector<int>& nodes) {
-  const Handle topology = prepare(Devices::skip);
-  if (hwloc_topology_load(topology.get()) != 0) fail_errno("hwloc cannot read this machine's topology");
-  hwloc_bitmap_t set = hwloc_bitmap_alloc();
-  for (const int node : nodes) hwloc_bitmap_set(set, static_cast<unsigned>(node));
-  const int result = hwloc_set_membind(topology.get(), set, HWLOC_MEMBIND_INTERLEAVE,
-                                       HWLOC_MEMBIND_THREAD | HWLOC_MEMBIND_BYNODESET);
-  hwloc_bitmap_free(set);
-  if (result != 0) fail_errno("cannot interleave memory over NUMA nodes {}", fmt::join(nodes, ","));
-}
-
 }  // namespace lockstep::affinity

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "plugin/affinity/machine.h"
+#include "plugin/affinity/plan.h"
 
 namespace lockstep::affinity {
 
@@ -19,9 +19,5 @@ Machine load_live(Devices devices);
 /// A file that `lstopo FILE.xml` wrote, or a synthetic description ("package:2 core:8 pu:2"). Throws
 /// UsageError naming `topology` if it is neither, Error if a file is not a topology.
 Machine load_description(const std::string& topology);
-
-/// Interleaves the memory of this thread, and of the program that it executes, over the NUMA nodes (the
-/// kernel's numbers). Throws Error naming the nodes if the kernel refuses.
-void interleave_memory(const std::vector<int>& nodes);
 
 }  // namespace lockstep::affinity

@@ -1,20 +1,98 @@
-// The checks of lockstep-doctor. Each adds its findings to the report under the ids that its comment names; docs/admins/doctor.md
-// has the table of all ids.
+// The checks of lockstep-doctor, and what they have found on a node. Each check adds its findings to the report under the ids
+// that its comment names; docs/admins/doctor.md has the table of all ids.
 //
-// Threads: main's thread, as long as no other one changes the environment. They run other programs.
+// Threads: values are one thread's; run_quickly() is safe from any. The checks: main's thread, as long as no other one changes
+// the environment. They run other programs.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <map>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "plugin/affinity/machine.h"
-#include "plugin/doctor/configuration.h"
+#include "common/leaf/options/config.h"
+#include "common/process.h"
+#include "plugin/affinity/plan.h"
 
 namespace lockstep::doctor {
+
+enum class Level {
+  ok,
+  warning,  ///< something is missing or slower than it could be
+  error     ///< training would fail, hang or be much slower
+};
+
+struct Finding {
+  std::string id;  ///< of the check; several findings may have the same
+  Level level;
+  std::string what;
+  std::string why;     ///< why it matters; "" at Level::ok
+  std::string remedy;  ///< the command or the setting that mends it; "" at Level::ok
+};
+
+/// The findings of one node.
+class Report {
+ public:
+  void ok(std::string id, std::string what);
+  void warning(std::string id, std::string what, std::string why, std::string remedy);
+  void error(std::string id, std::string what, std::string why, std::string remedy);
+
+  const std::vector<Finding>& findings() const { return findings_; }
+  /// True if a finding is an error.
+  bool failed() const;
+
+  /// Of libraries that an earlier check found: "LibTorch" -> "1.13".
+  std::map<std::string, std::string> versions;
+
+ private:
+  std::vector<Finding> findings_;
+};
+
+/// {"node": NAME, "findings": [{"id", "level", "what", "why", "do"}]}.
+nlohmann::json to_json(const std::string& node, const Report& report);
+
+/// Lines for people: errors, then warnings, then the number of checks that passed or, with `verbose`, a line for each
+/// of them.
+std::string to_text(const std::string& node, const Report& report, bool verbose);
+
+// The checks' common tools: find the plugin's configuration, and run the node's programs (configuration.cpp).
+
+/// The line of plugstack.conf that names the plugin.
+struct PluginLine {
+  std::filesystem::path file;    ///< where the line is
+  std::filesystem::path plugin;  ///< lockstep.so, as written
+  std::string config;            ///< of conf=, or the default
+  int number = 0;                ///< of the line in `file`
+  std::string place() const { return file.string() + ":" + std::to_string(number); }
+};
+
+/// The file plugstack.conf of this node's Slurm, or where it would be.
+std::filesystem::path plugstack_file();
+
+/// The plugin's line in a plugstack.conf or in the files that it includes; nullopt if there is none.
+std::optional<PluginLine> find_plugin_line(const std::filesystem::path& plugstack);
+
+/// A file beside `plugstack`, in plugstack.conf.d, that has the plugin's line; nullopt if there is none. The packages
+/// install one, which has no effect until plugstack.conf includes it.
+std::optional<PluginLine> find_line_not_included(const std::filesystem::path& plugstack);
+
+/// Reads the lockstep.conf that `path` or the plugin's line names, or the one at the default path, for the partition of this
+/// job. nullopt if it has a mistake, which `report` then says, or if nothing names it and it does not exist.
+std::optional<Config> read_configuration(const std::string& path, const std::optional<PluginLine>& line,
+                                         Report& report);
+
+/// A file of this installation, such as "share/lockstep/lockstep.conf", as an absolute path; "" if it does not exist.
+std::string installed_file(const std::string& name);
+
+/// Runs a program and ends it after 5 seconds: then its exit code is 124, and 127 if there is no such
+/// program.
+ProcessResult run_quickly(std::vector<std::string> command);
+
+/// The first text in a file, also in a binary one, that matches an extended regular expression; "" if there is none.
+std::string text_in(const std::filesystem::path& file, const std::string& expression);
 
 // What Slurm and munge do for jobs on this node (slurm.cpp).
 
@@ -129,7 +207,7 @@ std::optional<Task> this_task();
 /// fit on the CPUs. `option_prefix` begins the names of the plugin's options.
 void check_cpus(const Task& task, const std::string& option_prefix, Report& report);
 
-/// "peer_network": this node has an address in that network of lockstep.conf (network.cpp).
+/// "peer_network": this node has an address in that network of lockstep.conf (monitoring.cpp).
 void check_peer_network(const Config& config, Report& report);
 
 }  // namespace lockstep::doctor

@@ -1,14 +1,12 @@
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <grp.h>
 #include <ifaddrs.h>
-#include <netdb.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 
-#include <array>
 #include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -17,6 +15,7 @@
 
 #include "common/error.h"
 #include "common/files.h"
+#include "common/leaf/network.h"
 #include "common/leaf/text.h"
 #include "common/sockets.h"
 #include "plugin/doctor/checks.h"
@@ -63,7 +62,7 @@ bool answers_at_its_port() {
   }
 }
 
-// The exporter holds a shared lock on the folder of the records (exporters/node/scanner.h). A user who may not open the
+// The exporter holds a shared lock on the folder of the records (exporters/node/collector.h). A user who may not open the
 // folder sees the exporter only if it answers at its usual port: it may use another address.
 ExporterState exporter_state(const std::string& records) {
   const UniqueFd folder(::open(records.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
@@ -82,15 +81,9 @@ std::string names_of(const std::string& node) {
   std::set<std::string> names{node};
   for (const ifaddrs* each = found; each != nullptr; each = each->ifa_next) {
     if (each->ifa_addr == nullptr) continue;
+    const std::string address = address_text(*each->ifa_addr);
     const bool v6 = each->ifa_addr->sa_family == AF_INET6;
-    if (!v6 && each->ifa_addr->sa_family != AF_INET) continue;
-    std::array<char, NI_MAXHOST> text{};
-    if (::getnameinfo(each->ifa_addr, v6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in), text.data(),
-                      text.size(), nullptr, 0, NI_NUMERICHOST) != 0) {
-      continue;
-    }
-    const std::string address = text.data();
-    if (address == "::1" || address.starts_with("127.")) continue;  // each node's
+    if (address.empty() || address == "::1" || address.starts_with("127.")) continue;  // each node's
     names.insert(v6 ? "[[]" + address + "[]]" : address);
   }
   return fmt::format("{}", fmt::join(names, "|"));
@@ -157,6 +150,20 @@ void check_prometheus(const std::string& url, const std::string& node, Report& r
                  why,
                  up.empty() ? "add this node to the targets, or use lockstep-exporter --print-targets"
                             : "check the exporter's --listen and the firewall at port 9753");
+}
+
+void check_peer_network(const Config& config, Report& report) {
+  if (config.peer_networks.empty()) return;
+  std::vector<Subnet> networks;
+  for (const std::string& text : config.peer_networks) networks.push_back(Subnet::parse(text).value());
+  const std::string names = fmt::format("{}", fmt::join(config.peer_networks, ", "));
+  if (const std::string address = address_in(networks); !address.empty()) {
+    report.ok("peer_network", fmt::format("other nodes reach this one at {}, in {}", address, names));
+  } else {
+    report.error("peer_network", fmt::format("no running interface has an address in {}", names),
+                 "Staged data passes this node over the network that leads to srun, which may be slower.",
+                 "start the interface (ip -brief address), or correct peer_network in lockstep.conf");
+  }
 }
 
 }  // namespace lockstep::doctor

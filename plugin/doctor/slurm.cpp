@@ -10,7 +10,6 @@
 #include "common/environment.h"
 #include "common/error.h"
 #include "common/files.h"
-#include "common/leaf/split.h"
 #include "common/leaf/text.h"
 #include "common/tool.h"
 #include "plugin/doctor/checks.h"

@@ -12,8 +12,8 @@
 #include <charconv>
 #include <filesystem>
 
-#include "common/background_cpus.h"
 #include "common/environment.h"
+#include "common/launcher.h"
 #include "common/leaf/cpu_list.h"
 
 namespace lockstep::comm {

@@ -17,7 +17,7 @@
 #include "common/error.h"
 #include "common/launcher.h"
 #include "common/leaf/cpu_list.h"
-#include "common/leaf/open_files.h"
+#include "common/leaf/descriptors.h"
 #include "common/process.h"
 #include "runtime/comm/alike.h"
 #include "runtime/comm/clock_offset.h"
@@ -30,11 +30,9 @@
 #include "runtime/comm/process_settings.h"
 #include "runtime/comm/shared_cpus.h"
 #include "runtime/comm/single/communicator.h"
-#include "runtime/profile/device_trace.h"
 #include "runtime/profile/operators.h"
 #include "runtime/profile/profiler.h"
 #include "runtime/profile/record_folder.h"
-#include "runtime/profile/schedule.h"
 #ifdef LOCKSTEP_WITH_NCCL
 #include "runtime/comm/nccl/communicator.h"
 #endif

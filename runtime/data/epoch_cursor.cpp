@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "common/background_cpus.h"
+#include "common/launcher.h"
 
 namespace lockstep::data {
 
@@ -17,7 +17,7 @@ void EpochCursor::move_to(std::uint64_t epoch, std::shared_ptr<BlockwisePlanner>
 // In the calling thread, or in that of planned_.
 EpochCursor::Block EpochCursor::plan_next() {
   if (!planner_) {
-    PlanOptions options = options_;
+    PlanOptions options = options_.plan;
     options.epoch = planned_epoch_;
     planner_ = make_(options);
   }
@@ -41,7 +41,7 @@ std::optional<MicroBatch> EpochCursor::next() {
   while (!block_ || step_ >= block_->block.plan.steps()) {
     block_ = planned_.valid() ? planned_.get() : plan_next();
     if (!block_) {
-      ended_ = !follow_;
+      ended_ = !options_.follow;
       return MicroBatch{.epoch = epoch_++};
     }
     step_ = 0;
@@ -54,7 +54,7 @@ std::optional<MicroBatch> EpochCursor::next() {
                         .epoch = epoch_,
                         .step = step_,
                         .index = index_++,
-                        .count = plan.micro_batches(step_, rank_)};
+                        .count = plan.micro_batches(step_, options_.rank)};
   if (next.last_of_step()) {
     ++step_;
     index_ = 0;

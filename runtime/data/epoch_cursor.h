@@ -51,8 +51,8 @@ class EpochCursor {
   /// Makes the planner of an epoch with these options.
   using MakePlanner = std::function<std::shared_ptr<BlockwisePlanner>(const PlanOptions&)>;
 
-  EpochCursor(MakePlanner make, const CursorOptions& options)
-      : make_(std::move(make)), options_(options.plan), rank_(options.rank), follow_(options.follow) {}
+  EpochCursor(MakePlanner make, CursorOptions options)
+      : make_(std::move(make)), options_(std::move(options)) {}
 
   /// Moves to the beginning of the epoch, or to the position of `planner` in it.
   void move_to(std::uint64_t epoch, std::shared_ptr<BlockwisePlanner> planner);
@@ -67,9 +67,7 @@ class EpochCursor {
   std::future<Block> plan_in_background();
 
   const MakePlanner make_;
-  const PlanOptions options_;
-  const int rank_;
-  const bool follow_;
+  const CursorOptions options_;
 
   // The block to plan next. A null block ends an epoch.
   std::uint64_t planned_epoch_ = 0;

@@ -8,7 +8,6 @@
 
 #include "common/error.h"
 #include "common/files.h"
-#include "common/leaf/number.h"
 #include "common/leaf/text.h"
 #include "runtime/data/plan/order/random.h"
 #include "runtime/data/plan/planner.h"
@@ -47,14 +46,14 @@ class CsvReader {
   // The line on which the last record begins.
   std::size_t line() const { return line_; }
 
-  // Goes to the next record; false at the end. A comment is a record without fields, and so is a blank line.
-  bool next(std::vector<std::string>& fields) {
+  // Goes to the next record; false at the end. A blank line is a record without fields, and so is a comment if `comments`.
+  bool next(std::vector<std::string>& fields, bool comments) {
     fields.clear();
     if (rest_.empty()) return false;
     line_ = next_line_;
     const std::string_view first = trim(rest_.substr(0, rest_.find_first_of("\r\n")));
     blank_ = first.empty();
-    if (blank_ || first.front() == '#') {
+    if (blank_ || (comments && first.front() == '#')) {
       take_line_end(rest_.find_first_of("\r\n"));
       return true;
     }
@@ -143,10 +142,11 @@ void for_each_row(const std::filesystem::path& file, const std::vector<std::stri
   if (text.starts_with("\xef\xbb\xbf")) text.remove_prefix(3);  // byte order mark
   CsvReader csv(file, text);
   std::vector<std::string> fields;
-  while (csv.next(fields)) {
+  while (csv.next(fields, header == 0)) {
     const std::size_t number = csv.line();
     if (csv.blank() && header > 0 && blank == 0) blank = number;
-    if (fields.empty()) continue;
+    // After the header a text may begin with '#' too: only a row that lacks fields is a comment.
+    if (fields.empty() || (fields.size() < width && fields.front().starts_with('#'))) continue;
     if (blank > 0) {
       fail("{}:{}: there is a blank line before the last row: remove it, or replace it by its sample's row",
            file.string(), blank);
@@ -294,15 +294,15 @@ std::size_t count_empty(std::span<const std::uint32_t> lengths) {
   return static_cast<std::size_t>(std::count(lengths.begin(), lengths.end(), 0U));
 }
 
+void Lengths::append(const Lengths& more) {
+  tokens.insert(tokens.end(), more.tokens.begin(), more.tokens.end());
+  fingerprint += (fingerprint.empty() ? "" : "+") + more.fingerprint;
+}
+
 Lengths lengths_from_packs(std::span<const std::filesystem::path> packs) {
   Lengths all;
-  for (const std::filesystem::path& path : packs) {
-    const std::unique_ptr<pack::Reader> reader = pack::open(path);
-    Lengths lengths = lengths_from_pack(*reader, path.string());
-    all.tokens.insert(all.tokens.end(), lengths.tokens.begin(), lengths.tokens.end());
-    if (!all.fingerprint.empty()) all.fingerprint += '+';
-    all.fingerprint += lengths.fingerprint;
-  }
+  for (const std::filesystem::path& path : packs)
+    all.append(lengths_from_pack(*pack::open(path), path.string()));
   return all;
 }
 

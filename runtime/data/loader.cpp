@@ -20,10 +20,7 @@
 #include "runtime/data/epoch_cursor.h"
 #include "runtime/data/loader_advice.h"
 #include "runtime/data/loader_setup.h"
-#include "runtime/data/loader_state.h"
-#include "runtime/data/plan/mixture/mixture.h"
 #include "runtime/data/plan/planner.h"
-#include "runtime/data/plan/step_sizes.h"
 #include "runtime/data/plan/suggest.h"
 #include "runtime/profile/spans.h"
 #include "runtime/profile/step_timer.h"
@@ -37,11 +34,6 @@ namespace {
 void check_loaders(comm::Communicator& communicator, const std::vector<comm::Property>& inputs) {
   comm::check_alike(communicator, "the ranks' loaders", inputs, "the loaders' inputs",
                     "compare the data's paths on the nodes, and the options");
-}
-
-PlanOptions for_ranks(PlanOptions plan, int ranks) {
-  plan.ranks = ranks;
-  return plan;
 }
 
 // All images cost the same, so every micro-batch should be full.
@@ -177,6 +169,7 @@ struct Loader::State {
                               .user_ns = work.user_ns - work_before.user_ns,
                               .system_ns = work.system_ns - work_before.system_ns,
                               .delay_ns = work.delay_ns - work_before.delay_ns});
+      timer->add_bytes_read(built.bytes_read);
     }
     if (profile::tracing()) {
       profile::add_span({.kind = profile::SpanKind::batch,
@@ -184,7 +177,6 @@ struct Loader::State {
                          .begin_ns = begin,
                          .end_ns = end});
     }
-    if (timer != nullptr) timer->add_bytes_read(built.bytes_read);
     return built;
   }
 
@@ -296,8 +288,9 @@ struct Loader::State {
 
 Loader::Loader(const pack::Reader& reader, PlanOptions plan, World& world, LoaderOptions options) {
   comm::Communicator* const communicator = world.size() > 1 ? &world.communicator() : nullptr;
-  make(reader, with_step_tokens(for_ranks(std::move(plan), world.size()), options), world.rank(),
-       &world.timer(), communicator, options);
+  plan.ranks = world.size();
+  make(reader, with_step_tokens(std::move(plan), options), world.rank(), &world.timer(), communicator,
+       options);
   if (world.local_rank() != 0) return;
   if (const auto advice = advice_on_memory(memory(), world.local_size(), available_memory())) {
     fmt::print(stderr, "lockstep: {}: {}\n", world.node_name(), *advice);

@@ -2,15 +2,17 @@
 
 #include <fmt/ranges.h>
 #include <torch/torch.h>
+#include <xxhash.h>
 
 #include <algorithm>
 #include <limits>
+#include <nlohmann/json.hpp>
+#include <utility>
 
-#include "common/background_cpus.h"
 #include "common/error.h"
+#include "common/launcher.h"
 #include "runtime/data/batch/batch_builder.h"
 #include "runtime/data/batch/image_batch_builder.h"
-#include "runtime/data/plan/mixture/mixture.h"
 #include "runtime/data/plan/planner.h"
 #include "runtime/profile/accelerator.h"
 
@@ -32,6 +34,26 @@ void check_device(const torch::Device& device) {
   if (device.has_index() ? device.index() < devices : devices > 0) return;
   fail_usage("batches cannot be copied to {}: LibTorch finds {} devices of this kind on this node",
              device.str(), devices);
+}
+
+constexpr const char* kChecksum = "checksum";
+
+// The checksum of the values. It does not depend on how the text is formatted.
+std::string checksum_of(const nlohmann::json& json) {
+  const std::string text = json.dump();
+  return fmt::format("{:016x}", XXH3_64bits(text.data(), text.size()));
+}
+
+void take_checksum(nlohmann::json& json) {
+  const auto found = json.find(kChecksum);
+  if (found == json.end()) {
+    fail("the loader's state has no checksum, so it is damaged: use another checkpoint");
+  }
+  const nlohmann::json checksum = std::move(*found);
+  json.erase(found);
+  if (checksum != checksum_of(json)) {
+    fail("the checksum of the loader's state does not match: the state was modified; use another checkpoint");
+  }
 }
 
 }  // namespace
@@ -102,26 +124,15 @@ std::vector<comm::Property> plan_inputs(const Lengths& lengths, const PlanOption
 std::unique_ptr<HostBatchBuilder> make_builder(const pack::Reader& reader, const Lengths& lengths,
                                                const PlanOptions& plan, int rank, int workers,
                                                const LoaderOptions& options) {
-  if (options.images) {
-    return std::make_unique<ImageBatchBuilder>(reader,
-                                               ImageBuildOptions{.rank = rank,
-                                                                 .workers = workers,
-                                                                 .plan = plan,
-                                                                 .images = *options.images,
-                                                                 .page_locked = page_locked(options),
-                                                                 .skip_damaged = options.skip_damaged});
-  }
-  const bool mapped = options.mapped ? *options.mapped && reader.can_view() : reader.safe_to_map();
-  return std::make_unique<BatchBuilder>(reader, lengths.tokens,
-                                        BuildOptions{.rank = rank,
-                                                     .workers = workers,
-                                                     .plan = plan,
-                                                     .padding_token = options.padding_token,
-                                                     .transform = options.transform,
-                                                     .mapped = mapped,
-                                                     .page_locked = page_locked(options),
-                                                     .for_device = !options.device.is_cpu(),
-                                                     .skip_damaged = options.skip_damaged});
+  BuildOptions build{.rank = rank,
+                     .workers = workers,
+                     .plan = plan,
+                     .loader = options,
+                     .page_locked = page_locked(options),
+                     .for_device = !options.device.is_cpu()};
+  if (options.images) return std::make_unique<ImageBatchBuilder>(reader, build);
+  build.mapped = options.mapped ? *options.mapped && reader.can_view() : reader.safe_to_map();
+  return std::make_unique<BatchBuilder>(reader, lengths.tokens, build);
 }
 
 std::shared_ptr<BlockwisePlanner> make_planner(const LengthSource& source, const PlanOptions& plan,
@@ -132,6 +143,34 @@ std::shared_ptr<BlockwisePlanner> make_planner(const LengthSource& source, const
   }
   return state != nullptr ? std::make_shared<EpochPlanner>(source, plan, *state)
                           : std::make_shared<EpochPlanner>(source, plan);
+}
+
+std::string to_text(const LoaderState& state) {
+  nlohmann::json json{{"seed", state.seed}, {"epoch", state.epoch}, {"plan", state.plan}};
+  json[kChecksum] = checksum_of(json);
+  return json.dump();
+}
+
+LoaderState state_from_text(std::string_view text) {
+  try {
+    auto json = nlohmann::json::parse(text);
+    if (!json.is_object()) fail("the loader's state is not a JSON object");
+    take_checksum(json);
+    LoaderState state;
+    state.seed = json.at("seed");
+    state.epoch = json.at("epoch");
+    from_json(json.at("plan"), state.plan);
+    return state;
+  } catch (const nlohmann::json::exception& error) {
+    fail("cannot read the loader's state: {}", error.what());
+  }
+}
+
+std::string summary_of(std::string_view text) {
+  if (text.empty()) return "none";
+  const LoaderState state = state_from_text(text);
+  return fmt::format("epoch {} after {} steps ({:016x})", state.epoch, state.plan.steps,
+                     XXH3_64bits(text.data(), text.size()));
 }
 
 }  // namespace lockstep::data

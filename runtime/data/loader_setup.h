@@ -1,9 +1,13 @@
-// Makes the parts of a loader from its options: the lengths, the builder of its batches, and the planner.
+// The parts of a loader, made from its options (the lengths, the builder of its batches, and the planner), and its position as
+// text.
 //
 // Threads: safe from any.
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "common/ordered_prefetch.h"
@@ -41,5 +45,21 @@ std::unique_ptr<HostBatchBuilder> make_builder(const pack::Reader& reader, const
 std::shared_ptr<BlockwisePlanner> make_planner(const LengthSource& source, const PlanOptions& plan,
                                                const LoaderOptions& options,
                                                const PlanState* state = nullptr);
+
+/// The position in an epoch. A job that was killed continues from it, on any number of ranks.
+struct LoaderState {
+  std::uint64_t seed = 0;
+  std::uint64_t epoch = 0;
+  PlanState plan;
+};
+
+/// Converts a state to JSON with a checksum, and back. state_from_text throws Error if the text is not a
+/// loader's state or the checksum does not match.
+std::string to_text(const LoaderState& state);
+LoaderState state_from_text(std::string_view text);
+
+/// A short text that differs between different states: "epoch 3 after 17 steps (4f1c…)". "none" for an empty
+/// text.
+std::string summary_of(std::string_view text);
 
 }  // namespace lockstep::data

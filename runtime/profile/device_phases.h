@@ -10,8 +10,7 @@
 #include <memory>
 #include <optional>
 
-#include "exporters/record/layout.h"
-#include "exporters/record/snapshot.h"
+#include "exporters/record/record.h"
 #include "runtime/profile/device_clock.h"
 
 namespace lockstep::profile {

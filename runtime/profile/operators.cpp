@@ -6,6 +6,8 @@
 #include <ATen/record_function.h>
 #ifdef LOCKSTEP_WITH_NCCL
 #include <c10/core/CachingDeviceAllocator.h>
+#include <stdlib.h>  // NOLINT(modernize-deprecated-headers): setenv
+#include <torch/csrc/autograd/profiler_kineto.h>
 #endif
 
 #include <fmt/format.h>
@@ -13,10 +15,13 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
+#include <cstdio>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -25,6 +30,7 @@
 #include "runtime/profile/accelerator.h"
 #include "runtime/profile/module_owners.h"
 #include "runtime/profile/operator_faults.h"
+#include "runtime/profile/profile_summary.h"
 #include "runtime/profile/spans.h"
 
 namespace lockstep::profile {
@@ -226,6 +232,46 @@ void trace_operators(bool on, bool shapes) {
 #ifdef LOCKSTEP_WITH_NCCL
 namespace {
 
+namespace kineto = torch::autograd::profiler;
+using torch::profiler::impl::ActivityType;
+using torch::profiler::impl::ProfilerConfig;
+using torch::profiler::impl::ProfilerState;
+
+std::optional<std::uint64_t> recording_since;  // monotonic
+
+void begin_recording() {
+  // Kineto prints a line for each start and stop. It reads this when it is used first.
+  ::setenv("KINETO_LOG_LEVEL", "99", 0);
+  const ProfilerConfig config(ProfilerState::KINETO);
+  const std::set<ActivityType> activities{ActivityType::CUDA};
+  kineto::prepareProfiler(config, activities);
+  kineto::enableProfiler(config, activities);
+}
+
+// Kineto's times are those of the system's clock.
+std::int64_t unix_minus_monotonic_ns() {
+  const auto unix = std::chrono::system_clock::now().time_since_epoch();
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(unix).count() -
+         static_cast<std::int64_t>(monotonic_ns());
+}
+
+void end_recording(std::uint64_t since) {
+  const auto result = kineto::disableProfiler();
+  const std::int64_t offset = unix_minus_monotonic_ns();
+  for (const kineto::KinetoEvent& event : result->events()) {
+    if (event.deviceType() == c10::kCPU) continue;  // the calls of CUDA's library
+    const auto begin_ns = static_cast<std::uint64_t>(static_cast<std::int64_t>(event.startNs()) - offset);
+    if (begin_ns < since) continue;
+    Span span{.kind = SpanKind::device,
+              .name = event.name(),
+              .begin_ns = begin_ns,
+              .end_ns = begin_ns + event.durationNs()};
+    span.thread = static_cast<int>(event.deviceResourceId());
+    span.work = device_work_of(span.name);
+    add_span(std::move(span));
+  }
+}
+
 // Null before its first use.
 c10::DeviceAllocator* device_allocator() {
   auto* const allocator =
@@ -248,6 +294,24 @@ std::uint64_t current(const c10::CachingAllocator::StatArray& stats) {
 }
 
 }  // namespace
+
+bool can_trace_device() {
+  return accelerator() == c10::DeviceType::CUDA;
+}
+
+void trace_device(bool on) {
+  try {
+    if (on) {
+      if (!recording_since) begin_recording();
+      recording_since = monotonic_ns();
+    } else if (const auto since = std::exchange(recording_since, std::nullopt)) {
+      end_recording(*since);
+    }
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "lockstep: the profile has no kernels of the GPU: LibTorch cannot record them: {}\n",
+               error.what());
+  }
+}
 
 std::uint64_t device_bytes(int device) {
   const auto stats = allocator_stats(device);
@@ -276,6 +340,13 @@ void reset_device_peak(int device) {
     allocator->resetPeakStats(static_cast<c10::DeviceIndex>(device));
 }
 #else
+bool can_trace_device() {
+  return false;
+}
+
+void trace_device(bool /*on*/) {
+}
+
 std::uint64_t device_bytes(int) {
   return 0;
 }

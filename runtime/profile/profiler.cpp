@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <exception>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -11,9 +13,8 @@
 
 #include "common/error.h"
 #include "common/files.h"
+#include "common/leaf/text.h"
 #include "common/process.h"
-#include "runtime/profile/device_work.h"
-#include "runtime/profile/operator_table.h"
 #include "runtime/profile/profile_summary.h"
 
 namespace lockstep::profile {
@@ -24,6 +25,49 @@ namespace fs = std::filesystem;
 constexpr mode_t kMode = 0640;  // as the records
 
 }  // namespace
+
+Schedule::State Schedule::state(std::uint64_t step) const {
+  const std::uint64_t cycle = wait + warmup + active;
+  if (step / cycle >= repeat || step % cycle < wait) return State::off;
+  return step % cycle < wait + warmup ? State::warmup : State::active;
+}
+
+std::uint64_t Schedule::cycles_ended(std::uint64_t steps) const {
+  return std::min(repeat, steps / (wait + warmup + active));
+}
+
+Schedule parse_schedule(std::string_view text) {
+  Schedule schedule{.active = 0};
+  std::array<std::pair<std::string_view, std::uint64_t*>, 4> keys = {{{"wait", &schedule.wait},
+                                                                      {"warmup", &schedule.warmup},
+                                                                      {"active", &schedule.active},
+                                                                      {"repeat", &schedule.repeat}}};
+  for (std::string_view left = text; !left.empty();) {
+    const std::string_view part = left.substr(0, left.find(','));
+    left.remove_prefix(std::min(left.size(), part.size() + 1));
+    if (part == "stop" && !std::exchange(schedule.stop, true)) continue;
+    if (part == "shapes" && !std::exchange(schedule.shapes, true)) continue;
+    const std::string_view name = part.substr(0, part.find(':'));
+    const std::string_view number = part.substr(std::min(part.size(), name.size() + 1));
+    auto* const key = std::find_if(keys.begin(), keys.end(), [&](const auto& k) { return k.first == name; });
+    const bool known = key != keys.end() && key->second != nullptr;
+    const auto value = to_number<std::uint64_t>(number);
+    if (!known || !value) {
+      fail_usage(
+          "the profile schedule '{}' has the part '{}': write wait:W,warmup:U,active:A,repeat:R,shapes,stop, each once, with whole numbers; only active is required",
+          text, part);
+    }
+    *std::exchange(key->second, nullptr) = *value;
+  }
+  constexpr std::uint64_t kMax = 1'000'000;
+  if (schedule.active == 0 || schedule.repeat == 0) {
+    fail_usage("the profile schedule must have active and repeat of at least 1, such as wait:10,active:3");
+  }
+  if (std::max({schedule.wait, schedule.warmup, schedule.active, schedule.repeat}) > kMax) {
+    fail_usage("the numbers of a profile schedule must not exceed {}", kMax);
+  }
+  return schedule;
+}
 
 Profiler::Profiler(ProfilerOptions options) : options_(std::move(options)) {
   std::vector<std::string> old = {trace_name(options_.rank.rank)};

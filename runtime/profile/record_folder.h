@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <string>
 
-#include "exporters/record/snapshot.h"
+#include "exporters/record/record.h"
 
 namespace lockstep::profile {
 

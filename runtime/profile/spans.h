@@ -25,7 +25,7 @@ enum class SpanKind : std::uint8_t { step, phase, operation, collective, batch, 
 /// none: called by another operation, or outside of the model.
 enum class ModelPart : std::uint8_t { none, forward, node, backward };
 
-/// The kinds of kernels and copies of a device (device_work.h).
+/// The kinds of kernels and copies of a device, by the names that CUPTI gives them.
 enum class DeviceWork : std::uint8_t { kernel, tensor_kernel, communication, copy };
 
 /// A time span in monotonic nanoseconds.

@@ -11,8 +11,7 @@
 #include "common/process.h"
 #include "common/units.h"
 #include "exporters/record/goodput.h"
-#include "exporters/record/snapshot.h"
-#include "exporters/record/writer.h"
+#include "exporters/record/record.h"
 #include "runtime/profile/device_phases.h"
 #include "runtime/profile/event_file.h"
 #include "runtime/profile/profiler.h"
@@ -101,42 +100,6 @@ void StepTimer::enter(Phase phase) {
     }
   }
   mark_ns_ = now;
-}
-
-void StepTimer::add_collective(record::Collective collective, std::uint64_t bytes, std::uint64_t ns) {
-  if (writer_ && ns > 0) writer_->add_collective(collective, bytes, ns);
-}
-
-void StepTimer::add_comm(std::uint64_t transfer_ns, std::uint64_t wait_ns, int late_rank) {
-  if (writer_) writer_->add_comm(transfer_ns, wait_ns, late_rank);
-}
-
-void StepTimer::add_bytes_read(std::uint64_t bytes) {
-  if (writer_) writer_->add_bytes_read(bytes);
-}
-
-void StepTimer::add_loader_work(const record::LoaderWork& work) {
-  if (writer_) writer_->add_loader_work(work);
-}
-
-void StepTimer::add_loader_buffers(std::uint64_t bytes) {
-  if (writer_) writer_->add_loader_buffers(bytes);
-}
-
-void StepTimer::add_skipped_samples(std::uint64_t samples) {
-  if (writer_) writer_->add_skipped_samples(samples);
-}
-
-void StepTimer::set_loss_scale(double scale) {
-  if (writer_) writer_->set_loss_scale(scale);
-}
-
-void StepTimer::set_cost_ratio(double ratio) {
-  if (writer_) writer_->set_cost_ratio(ratio);
-}
-
-void StepTimer::add_skipped_step() {
-  if (writer_) writer_->add_skipped_step();
 }
 
 void StepTimer::add_model(const void* model) {

@@ -42,12 +42,7 @@
 #include <utility>
 #include <vector>
 
-#include "exporters/record/layout.h"
-#include "exporters/record/snapshot.h"
-
-namespace lockstep::record {
-class Writer;
-}
+#include "exporters/record/record.h"
 
 namespace lockstep::profile {
 
@@ -112,24 +107,40 @@ class StepTimer {
 
   /// Adds communication that ran in parallel with the phases: the time of the transfer, and the time of
   /// waiting for the last rank (`late_rank`, -1 if unknown). Any thread.
-  void add_comm(std::uint64_t transfer_ns, std::uint64_t wait_ns, int late_rank);
+  void add_comm(std::uint64_t transfer_ns, std::uint64_t wait_ns, int late_rank) {
+    if (writer_) writer_->add_comm(transfer_ns, wait_ns, late_rank);
+  }
 
   /// Collectives of one kind, without waiting for later ranks. Any thread.
-  void add_collective(record::Collective collective, std::uint64_t bytes, std::uint64_t ns);
+  void add_collective(record::Collective collective, std::uint64_t bytes, std::uint64_t ns) {
+    if (writer_ && ns > 0) writer_->add_collective(collective, bytes, ns);
+  }
 
   /// Bytes that the loader read from packed files. Any thread.
-  void add_bytes_read(std::uint64_t bytes);
+  void add_bytes_read(std::uint64_t bytes) {
+    if (writer_) writer_->add_bytes_read(bytes);
+  }
 
   /// A thread of the loader has built a batch. Any thread.
-  void add_loader_work(const LoaderWork& work);
+  void add_loader_work(const LoaderWork& work) {
+    if (writer_) writer_->add_loader_work(work);
+  }
   /// The maximum memory of a loader's batches.
-  void add_loader_buffers(std::uint64_t bytes);
+  void add_loader_buffers(std::uint64_t bytes) {
+    if (writer_) writer_->add_loader_buffers(bytes);
+  }
   /// Damaged samples that a loader has left out.
-  void add_skipped_samples(std::uint64_t samples);
+  void add_skipped_samples(std::uint64_t samples) {
+    if (writer_) writer_->add_skipped_samples(samples);
+  }
 
-  void set_loss_scale(double scale);
+  void set_loss_scale(double scale) {
+    if (writer_) writer_->set_loss_scale(scale);
+  }
   /// The loss scaler found infinite gradients, so the optimizer skipped the step.
-  void add_skipped_step();
+  void add_skipped_step() {
+    if (writer_) writer_->add_skipped_step();
+  }
 
   /// Begins the step now: the time since the end of the last step (an evaluation, say) belongs to no step.
   void begin_step();
@@ -169,7 +180,9 @@ class StepTimer {
   void request_batch(bool new_step);
   void add_batch(const StepCounts& counts, bool last_of_step);
   /// a / b of the cost by which the planner has made the ranks' work equal, for the report.
-  void set_cost_ratio(double ratio);
+  void set_cost_ratio(double ratio) {
+    if (writer_) writer_->set_cost_ratio(ratio);
+  }
 
   /// A number of the current step for TensorBoard, such as its loss. Ignored without LOCKSTEP_TENSORBOARD, and on other
   /// ranks than 0.

@@ -26,7 +26,7 @@ std::string trace_name(int rank);
 
 /// A trace with the events of `earlier`, which is empty or a trace of this rank, and of these spans. Its first line names
 /// the run, its last line ends it, and each line between them is an event: lockstep-report joins the traces of a run
-/// (exporters/report/trace.h).
+/// (exporters/report/trace.cpp).
 std::string trace_of(const Spans& spans, const TraceRank& rank, std::string earlier = {});
 
 }  // namespace lockstep::profile

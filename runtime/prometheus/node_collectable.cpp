@@ -10,7 +10,7 @@
 #include "common/environment.h"
 #include "common/files.h"
 #include "exporters/families/rank_families.h"
-#include "exporters/record/snapshot.h"
+#include "exporters/record/record.h"
 
 namespace lockstep {
 namespace {
@@ -35,7 +35,7 @@ exporter::JobRecords read_records(const fs::path& own_record) {
       const bool same = identity.job_id == own.job_id && identity.step_id == own.step_id &&
                         identity.size == own.size && identity.node == own.node;
       if (same) job.ranks.push_back(std::move(snapshot));
-    } catch (const record::RecordError&) {  // this rank has no metrics now
+    } catch (const Error&) {  // this rank has no metrics now
     }
   }
   std::sort(job.ranks.begin(), job.ranks.end(),

@@ -9,7 +9,7 @@
 #include "common/environment.h"
 #include "common/error.h"
 #include "common/files.h"
-#include "exporters/record/snapshot.h"
+#include "exporters/record/record.h"
 #include "runtime/comm/metrics_server.h"
 #include "runtime/prometheus/node_collectable.h"
 

@@ -27,7 +27,7 @@
 #include "runtime/ddp/operation_observer.h"
 #include "runtime/profile/module_owners.h"
 #include "runtime/profile/operators.h"
-#include "runtime/train/rehearsal.h"
+#include "runtime/train/random_state.h"
 
 namespace lockstep {
 

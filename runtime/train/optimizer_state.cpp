@@ -6,26 +6,11 @@
 #include <deque>
 #include <limits>
 #include <optional>
-#include <sstream>
 
 #include "common/error.h"
+#include "runtime/torch_archive.h"
 
 namespace lockstep {
-namespace {
-
-torch::Tensor to_tensor(const std::string& bytes) {
-  auto tensor = torch::empty({static_cast<std::int64_t>(bytes.size())}, torch::kUInt8);
-  std::copy(bytes.begin(), bytes.end(), tensor.data_ptr<std::uint8_t>());
-  return tensor;
-}
-
-std::string to_string(const torch::Tensor& tensor) {
-  const auto bytes = tensor.contiguous();
-  return {reinterpret_cast<const char*>(bytes.data_ptr()), static_cast<std::size_t>(bytes.nbytes())};
-}
-
-}  // namespace
-
 namespace train {
 namespace {
 
@@ -225,14 +210,6 @@ ParameterState in_shape_of(const torch::Tensor& like, const StatePiece& piece) {
 
 namespace {
 
-torch::serialize::InputArchive reread(torch::serialize::OutputArchive& out) {
-  std::stringstream bytes;
-  out.save_to(bytes);
-  torch::serialize::InputArchive in;
-  in.load_from(bytes);
-  return in;
-}
-
 template <typename State>
 ParameterState view_adam(const State& state) {
   return {{"step", state.step()},
@@ -264,7 +241,7 @@ ParameterState entries_of(const torch::optim::OptimizerParamState& state) {
   if (auto view = view_state(state)) return *std::move(view);
   torch::serialize::OutputArchive out;
   state.serialize(out);
-  torch::serialize::InputArchive in = reread(out);
+  torch::serialize::InputArchive in = archive_from_bytes(archive_to_bytes(out));
   ParameterState result;
   for (const auto& key : in.keys()) in.read(key, result[key]);
   return result;
@@ -289,22 +266,18 @@ std::vector<std::string> state_keys(const torch::optim::OptimizerParamState& emp
 void write_state(const ParameterState& from, torch::optim::OptimizerParamState& into) {
   torch::serialize::OutputArchive out;
   for (const auto& [key, value] : from) out.write(key, value);
-  torch::serialize::InputArchive in = reread(out);
+  torch::serialize::InputArchive in = archive_from_bytes(archive_to_bytes(out));
   into.serialize(in);
 }
 
 torch::Tensor read_options(const torch::optim::OptimizerOptions& options) {
   torch::serialize::OutputArchive out;
   options.serialize(out);
-  std::stringstream bytes;
-  out.save_to(bytes);
-  return to_tensor(bytes.str());
+  return archive_to_bytes(out);
 }
 
 void write_options(const torch::Tensor& from, torch::optim::OptimizerOptions& into) {
-  std::stringstream bytes(to_string(from));
-  torch::serialize::InputArchive in;
-  in.load_from(bytes);
+  torch::serialize::InputArchive in = archive_from_bytes(from);
   into.serialize(in);
 }
 

@@ -95,12 +95,6 @@ std::vector<PeerSpans> by_owner(const std::vector<Span>& spans, const Partition&
   return peers;
 }
 
-std::int64_t PeerSpans::elements() const {
-  std::int64_t sum = 0;
-  for (const Span& span : spans) sum += span.size();
-  return sum;
-}
-
 Moves::Moves(const Partition& from, const Partition& to, int rank)
     : sends(by_owner(from.spans_of(rank), to)), receives(by_owner(to.spans_of(rank), from)) {
 }

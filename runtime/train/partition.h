@@ -94,8 +94,6 @@ class Partition {
 struct PeerSpans {
   int peer = 0;
   std::vector<Span> spans;  ///< by parameter
-
-  std::int64_t elements() const;
 };
 
 /// The spans, cut where their owners change, by owner.

@@ -1,9 +1,8 @@
-#include "staging/cache/incoming.h"
-
 #include <ctime>
 
 #include "common/error.h"
 #include "staging/cache/layout.h"
+#include "staging/cache/store.h"
 
 namespace lockstep::cache {
 namespace {

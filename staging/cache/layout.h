@@ -44,4 +44,13 @@ std::vector<std::filesystem::path> foreign_entries(FileSystem& system, const std
 /// Makes the files and folders in an incoming folder writable again.
 void unseal(FileSystem& system, const std::filesystem::path& folder);
 
+/// Gives a file that a step keeps locked a second name in an object's folder of leases. The name is the
+/// file's own; if it is taken (other users can take it in the shared store), "-" and random digits are added.
+/// Throws Error if nobody holds the file, NoLease if it cannot be linked there.
+void link_lease(FileSystem& system, const std::filesystem::path& held_file,
+                const std::filesystem::path& leases);
+
+/// The step of a lease with this name.
+std::string step_of(const std::string& lease);
+
 }  // namespace lockstep::cache

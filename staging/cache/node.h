@@ -5,13 +5,17 @@
 // Threads: the calling program has one thread; the calls fork.
 #pragma once
 
+#include <sys/types.h>
+
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
 #include "staging/cache/collect.h"
-#include "staging/cache/report.h"
 
 namespace lockstep::cache {
 
@@ -42,5 +46,12 @@ NodeReport survey_node(const std::filesystem::path& cache, FileSystem& system, c
 /// As root: runs collect() in every store. Then evicts objects of all
 /// users, least recently used first, down to the total minus the reserve.
 NodeReport collect_node(const std::filesystem::path& cache, FileSystem& system, const NodeOptions& options);
+
+/// Runs `work` as that user and group, without other groups and with no way back, and returns its result.
+/// Uses a child even if the ids are the caller's own, so that whatever happens there cannot harm the caller.
+/// Kills the child after `timeout`. Throws Error with the message of `work`'s exception, or saying how the
+/// child ended.
+nlohmann::json as_user(uid_t user, gid_t group, std::chrono::seconds timeout,
+                       const std::function<nlohmann::json()>& work);
 
 }  // namespace lockstep::cache

@@ -6,7 +6,6 @@
 #include "common/error.h"
 #include "common/files.h"
 #include "staging/cache/layout.h"
-#include "staging/cache/lease.h"
 
 namespace lockstep::cache {
 namespace {

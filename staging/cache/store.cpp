@@ -4,6 +4,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <limits>
+#include <map>
+#include <set>
 #include <thread>
 
 #include "common/error.h"
@@ -11,6 +14,101 @@
 #include "staging/cache/layout.h"
 
 namespace lockstep::cache {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+/// The smaller of length and occupied space: a file with holes is longer, one with a partial last block is shorter.
+std::uint64_t bytes_of(const struct stat& status) {
+  return std::min(static_cast<std::uint64_t>(status.st_size),
+                  static_cast<std::uint64_t>(status.st_blocks) * S_BLKSIZE);
+}
+
+bool counts_all(const std::string&) {
+  return true;
+}
+
+/// Calls `found` for every file below a folder, of its own entries only those for which `counts`. Skips files that vanish
+/// meanwhile.
+template <typename Found>
+void each_file(FileSystem& system, const fs::path& folder, const Found& found,
+               bool (*counts)(const std::string& name) = counts_all) {
+  const auto own = system.status(folder);
+  if (!own || !S_ISDIR(own->st_mode)) return;
+  for (const std::string& name : system.list_if_there(folder).value_or(std::vector<std::string>())) {
+    if (!counts(name)) continue;
+    const auto status = system.status(folder / name);
+    if (!status) continue;
+    if (S_ISDIR(status->st_mode)) {
+      each_file(system, folder / name, found);
+    } else {
+      found(*status);
+    }
+  }
+}
+
+}  // namespace
+
+std::uint64_t sum(std::uint64_t a, std::uint64_t b) {
+  std::uint64_t result = 0;
+  return __builtin_add_overflow(a, b, &result) ? std::numeric_limits<std::uint64_t>::max() : result;
+}
+
+std::uint64_t Usage::bytes_present() const {
+  std::uint64_t total = jobs;
+  for (const ObjectUsage& object : objects) total = sum(total, object.info.bytes);
+  for (const IncomingUsage& copy : incoming) total = sum(total, copy.present);
+  return total;
+}
+
+std::uint64_t Usage::bytes_pending() const {
+  std::uint64_t total = 0;
+  for (const IncomingUsage& copy : incoming) total = sum(total, copy.bytes_pending());
+  return total;
+}
+
+Time modified(const struct stat& status) {
+  return Time(std::chrono::seconds(status.st_mtim.tv_sec) + std::chrono::nanoseconds(status.st_mtim.tv_nsec));
+}
+
+Time now() {
+  return std::chrono::time_point_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now());
+}
+
+Measure measure(FileSystem& system, const fs::path& folder) {
+  Measure result;
+  if (const auto own = system.status(folder)) {
+    result.newest = modified(*own);
+    if (!S_ISDIR(own->st_mode)) result.bytes = bytes_of(*own);
+  }
+  each_file(system, folder, [&](const struct stat& status) {
+    result.bytes = sum(result.bytes, bytes_of(status));
+    result.newest = std::max(result.newest, modified(status));
+  });
+  return result;
+}
+
+std::uint64_t bytes_only_in_jobs(FileSystem& system, const fs::path& jobs) {
+  struct Seen {
+    nlink_t names = 0;
+    nlink_t links = 0;
+    std::uint64_t bytes = 0;
+  };
+  std::map<ino_t, Seen> files;
+  const auto found = [&](const struct stat& status) {
+    Seen& seen = files[status.st_ino];
+    ++seen.names;
+    seen.links = status.st_nlink;
+    seen.bytes = bytes_of(status);
+  };
+  each_file(system, jobs, found, is_jobs_entry);
+  std::uint64_t total = 0;
+  for (const auto& [inode, seen] : files) {
+    if (seen.names >= seen.links) total = sum(total, seen.bytes);
+  }
+  return total;
+}
 
 namespace fs = std::filesystem;
 
@@ -223,6 +321,63 @@ std::uint64_t Store::known_jobs_bytes() {
   const auto end = std::chrono::steady_clock::now();
   jobs_until_ = end + 9 * (end - begin);
   return jobs_bytes_;
+}
+
+bool Store::remove_incoming(const std::string& name) {
+  const std::optional<ObjectLock> lock =
+      try_lock(folder_ / "locks" / name, FileSystem::LockKind::exclusive, false);
+  if (!lock) return false;
+  system_.remove_all(hidden(objects_, kIncoming, name));
+  if (!has(name)) forget(name);
+  return true;
+}
+
+// The caller holds the object's exclusive lock. A process that waits for it then notices that the lock file was
+// unlinked.
+void Store::forget(const std::string& name) {
+  const fs::path leases = folder_ / "leases" / name;
+  const auto status = system_.status(leases);
+  if (status && !(S_ISDIR(status->st_mode) && leased(name))) system_.remove_all(leases);
+  system_.unlink(folder_ / "locks" / name);
+}
+
+int Store::recover_folders(const std::vector<std::string>& entries, std::chrono::seconds abandoned) {
+  int removed = 0;
+  for (const std::string& entry : entries) {
+    const std::string name = object_of(entry);
+    if (name.empty()) continue;
+    const std::optional<ObjectLock> lock =
+        try_lock(folder_ / "locks" / name, FileSystem::LockKind::exclusive, false);
+    if (!lock) continue;  // its copy is under way
+    if (entry.starts_with(kIncoming) && is_folder(system_, objects_ / entry) &&
+        now() - measure(system_, objects_ / entry / "files").newest < abandoned)
+      continue;
+    system_.remove_all(objects_ / entry);
+    if (!has(name) && !system_.status(hidden(objects_, kIncoming, name))) forget(name);
+    ++removed;
+  }
+  return removed;
+}
+
+// Removes locks and leases of objects that no longer exist.
+void Store::recover_names(const fs::path& folder, const std::set<std::string>& known) {
+  for (const std::string& name : system_.list(folder)) {
+    if (known.contains(name) || name == kEvictionLock || name == kHeld) continue;
+    const std::optional<ObjectLock> lock =
+        try_lock(folder_ / "locks" / name, FileSystem::LockKind::exclusive, false);
+    if (!lock) continue;  // a process is about to make the object
+    if (!has(name) && !system_.status(hidden(objects_, kIncoming, name))) forget(name);
+  }
+}
+
+int Store::recover(std::chrono::seconds abandoned) {
+  const std::vector<std::string> entries = system_.list(objects_);
+  const int removed = recover_folders(entries, abandoned);
+  std::set<std::string> known;
+  for (const std::string& entry : entries) known.insert(object_of(entry).empty() ? entry : object_of(entry));
+  recover_names(folder_ / "locks", known);
+  recover_names(folder_ / "leases", known);
+  return removed;
 }
 
 }  // namespace lockstep::cache

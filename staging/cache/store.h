@@ -30,9 +30,58 @@
 #include "common/error.h"
 #include "common/file_system.h"
 #include "staging/cache/object.h"
-#include "staging/cache/usage.h"
 
 namespace lockstep::cache {
+
+/// A time of the node's clock, as in files' modification times.
+using Time = std::chrono::sys_time<std::chrono::nanoseconds>;
+
+/// a + b, or the largest number if that overflows.
+std::uint64_t sum(std::uint64_t a, std::uint64_t b);
+
+struct ObjectUsage {
+  ObjectInfo info;      ///< without its list of files; bytes as measured, if measuring was requested
+  Time last_use;        ///< not later than now; 1970 if the recorded time is impossible
+  std::string problem;  ///< why its description cannot be read, or ""
+};
+
+/// A copy under way, or a partial copy that a process left.
+struct IncomingUsage {
+  std::string name{};
+  std::uint64_t reserved = 0;  ///< bytes that it will hold
+  std::uint64_t present = 0;   ///< bytes that are there
+  bool alive = false;          ///< a process is copying it
+  Time newest{};               ///< when something was last written there
+  /// The bytes that count for it.
+  std::uint64_t bytes() const { return present + bytes_pending(); }
+  std::uint64_t bytes_pending() const { return alive && reserved > present ? reserved - present : 0; }
+};
+
+struct Usage {
+  std::vector<ObjectUsage> objects;
+  std::vector<IncomingUsage> incoming;
+  /// Bytes of files that only jobs' folders still hold: of objects that have been removed or replaced.
+  std::uint64_t jobs = 0;
+
+  std::uint64_t bytes() const { return sum(bytes_present(), bytes_pending()); }
+  std::uint64_t bytes_present() const;
+  /// What the copies under way will still add.
+  std::uint64_t bytes_pending() const;
+};
+
+/// Bytes that a file, or the files below a folder, occupy, without holes, and when the newest of them was changed.
+struct Measure {
+  std::uint64_t bytes = 0;
+  Time newest;
+};
+Measure measure(FileSystem& system, const std::filesystem::path& folder);
+
+/// Bytes of the files in jobs' folders that have no name outside them.
+std::uint64_t bytes_only_in_jobs(FileSystem& system, const std::filesystem::path& jobs);
+
+/// A file's modification time.
+Time modified(const struct stat& status);
+Time now();
 
 /// Quota or disk leave too little space. The message ("needs 3 GiB, quota ...") continues a line that
 /// begins with the source's name.
@@ -117,7 +166,7 @@ class Store {
   /// Begins a new object of `bytes` bytes, or continues a partial copy. If quota or disk would be
   /// exceeded, first evicts unused objects, least recently used first, then partial copies. The caller holds
   /// the object's exclusive lock until after publish(). Throws NoSpace if eviction cannot free enough; then
-  /// it has removed nothing. Include staging/cache/incoming.h to call it.
+  /// it has removed nothing.
   Incoming begin(const std::string& name, std::uint64_t bytes);
 
   /// Removes an object: later calls do not find it, while hard links and open files stay valid. The caller
@@ -189,6 +238,47 @@ class Store {
   std::map<std::string, std::uint64_t> known_bytes_;  // of objects, which never change
   std::uint64_t jobs_bytes_ = 0;
   std::chrono::steady_clock::time_point jobs_until_{};  // when to look at jobs' folders again
+};
+
+/// A folder for an object's files, which becomes the object when it is published; for one thread at a time.
+/// Removed when it goes out of scope unpublished, unless keep() was called. The partial copy of a killed
+/// process stays for the next process that begins the same object.
+class Incoming {
+ public:
+  Incoming(Incoming&&) = delete;
+  ~Incoming() {
+    if (!published_ && !keep_) discard();
+  }
+
+  /// The folder for the files. Sync each file; publish() then makes files and folders read-only.
+  std::filesystem::path files() const { return folder_ / "files"; }
+
+  /// True if an earlier copy left files here. They may be incomplete or, after a power failure, wrong: check
+  /// them before you use them.
+  bool resumed() const { return resumed_; }
+
+  /// Makes the destructor leave the files for the next process that begins the same object.
+  void keep() { keep_ = true; }
+
+  /// Reserves space for `bytes` in total, instead of the number that begin() was given. Throws as begin().
+  void reserve(std::uint64_t bytes);
+
+  /// Makes the folder the object, durably; `object` is its name if it is not that of begin(). If another process has
+  /// published the object meanwhile, this copy is discarded. Throws Error; the store is then as it was before.
+  void publish(const ObjectInfo& info, const std::string& object = "");
+
+ private:
+  friend class Store;
+  Incoming(Store& store, std::string name, std::uint64_t bytes);
+  void discard() noexcept;
+
+  Store& store_;
+  FileSystem& system_;
+  std::string name_;
+  std::filesystem::path folder_;
+  bool resumed_ = false;
+  bool keep_ = false;
+  bool published_ = false;
 };
 
 }  // namespace lockstep::cache

@@ -38,7 +38,7 @@ bool may_be_zlib(std::string_view first_bytes) {
 
 std::string_view unpacked_name(std::string_view name) {
   constexpr std::array kEnds = {".gz"sv, ".gzip"sv, ".zst"sv, ".zstd"sv, ".xz"sv,   ".bz2"sv, ".lz4"sv,
-                                ".z"sv,  ".zlib"sv, ".br"sv,  ".lz"sv,   ".lzma"sv, ".lzo"sv};
+                                ".z"sv,  ".zlib"sv, ".br"sv,  ".lz"sv,   ".lzma"sv, ".lzo"sv, ".snappy"sv};
   const std::string lower = lower_case(name);
   for (const std::string_view end : kEnds) {
     if (lower.ends_with(end) && lower.size() > end.size()) return name.substr(0, name.size() - end.size());

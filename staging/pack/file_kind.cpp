@@ -14,7 +14,6 @@
 #include "staging/pack/format.h"
 #include "staging/pack/formats/megatron_index.h"
 #include "staging/pack/member_name.h"
-#include "staging/pack/stray_files.h"
 #include "staging/pack/tar_members.h"
 
 namespace lockstep::pack {
@@ -65,10 +64,15 @@ std::string advice_by_name(const std::string& name, const fs::path& file) {
     return "it is MosaicML's MDS: convert it with examples/recipes/from_mds.py FOLDER";
   if (has_ending(name, {".pt", ".pth", ".bin.index.json", ".safetensors", ".pkl", ".pickle"}))
     return fmt::format("it holds objects of a Python program: {}", kWriteSamples);
+  if (name.ends_with(".idx"))
+    return "it is not an index of Megatron, which begins with MMIDIDX: if the program that wrote it was killed, preprocess the text again";
   if (name.ends_with(".tar"))
     return fmt::format("run lockstep-pack index {}", shell_word(parent_of(file).string()));
   if (is_tar_name(name))
     return "it is a compressed tar file: unpack it into a folder as NAME.tar and run lockstep-pack index FOLDER";
+  if (has_ending(name, {".riegeli", ".bagz", ".beton", ".sqlite", ".sqlite3"}) ||
+      name.find(".array_record") != std::string::npos)
+    return fmt::format("it holds records in a format that is not read here: {}", kWriteSamples);
   if (has_ending(name, {".avro", ".orc"})) return fmt::format("it is a table of records: {}", kWriteSamples);
   if (name.ends_with(".zip"))
     return fmt::format("unpack it (bsdtar -xf {} -C FOLDER) and run lockstep-pack create FOLDER --out PACK",
@@ -151,7 +155,10 @@ std::string advice_of(const fs::path& file, bool alone) {
   std::string advice;
   if (!holds_texts(name) || unpacked_name(name) == name)
     advice = advice_by_content(beginning_of(file), name, file, alone);
-  return advice.empty() ? advice_by_name(name, file) : advice;
+  if (advice.empty()) advice = advice_by_name(name, file);
+  if (advice.empty() && unpacked_name(name) != name && holds_samples(name))
+    return "its ending says that it is compressed: unpack it and use that";
+  return advice;
 }
 
 std::string advice_to_create(const fs::path& folder) {
@@ -177,8 +184,32 @@ std::string advice_for_folder(const fs::path& folder, const std::vector<std::str
     return unpacked_name(file).ends_with(".idx") && !is_system_file(file);
   });
   const std::string file = index != files.end() ? *index : typical_file(files);
-  const std::string advice = file.empty() ? std::string() : advice_of(folder / file, false);
+  std::string advice = file.empty() ? std::string() : advice_of(folder / file, false);
+  if (!file.empty() && advice.empty()) {
+    const Format format = readable_contents_of(folder / file).format;
+    const std::map<Format, std::string_view> endings = {{Format::tfrecord, ".tfrecord"},
+                                                        {Format::recordio, ".rec"},
+                                                        {Format::hdf5, ".h5"},
+                                                        {Format::lmdb, ".mdb"}};
+    if (const auto ending = endings.find(format); ending != endings.end())
+      advice = fmt::format("its content is that of a {} file: name the file, or give such files this ending",
+                           ending->second);
+  }
   return advice.empty() ? advice_to_create(folder) : fmt::format("{}: {}", (folder / file).string(), advice);
+}
+
+// Here, because lockstep-stage does not link the readers, and a sanitizer needs Reader's type information.
+std::vector<std::string> Reader::notes() const {
+  std::size_t empty = 0;
+  std::size_t first = 0;
+  for (std::size_t i = token_type() == TokenType::none ? 0 : size(); i-- > 0;) {
+    if (bytes(i) > 0) continue;
+    ++empty;
+    first = i;
+  }
+  if (empty == 0) return {};
+  return {fmt::format("{} of {} samples are empty (the first is {}): plans leave them out", empty, size(),
+                      first)};
 }
 
 std::string advice_for_tokens(const Reader& reader) {

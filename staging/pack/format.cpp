@@ -13,14 +13,13 @@
 #include "common/crc32c.h"
 #include "common/error.h"
 #include "common/files.h"
-#include "common/leaf/source_link.h"
+#include "common/leaf/source_name.h"
 #include "common/leaf/text.h"
 #include "staging/pack/file_status.h"
 #include "staging/pack/formats/lmdb_tree.h"
 #include "staging/pack/formats/megatron_layout.h"
 #include "staging/pack/index.h"
 #include "staging/pack/member_name.h"
-#include "staging/pack/stray_files.h"
 
 namespace lockstep::pack {
 namespace {

@@ -37,7 +37,7 @@ struct Contents {
 
 /// Recognises `source`, a folder or a file. Reads file names, the first bytes of at most one file, and an
 /// index.json that may describe MDS data; of a tar pack it reads the index only. Throws Error naming the path
-/// if the source does not exist, if a folder holds devices, sockets, or links that lead out of it (source_link.h), or if
+/// if the source does not exist, if a folder holds devices, sockets, or links that lead out of it (common/leaf/source_name.h), or if
 /// a file of the format is missing.
 Contents contents_of(const std::filesystem::path& source);
 

@@ -8,7 +8,6 @@
 #include "staging/pack/file_kind.h"
 #include "staging/pack/file_status.h"
 #include "staging/pack/member_name.h"
-#include "staging/pack/stray_files.h"
 
 namespace lockstep::pack {
 namespace {

@@ -1,7 +1,10 @@
 #include "staging/pack/member_name.h"
 
-namespace lockstep::pack {
+#include <algorithm>
+#include <array>
+#include <string>
 
+namespace lockstep::pack {
 namespace {
 
 bool all_dots(std::string_view text) {
@@ -15,6 +18,38 @@ bool is_key(std::string_view path) {
   const std::string_view folders = path.substr(0, path.size() - 1);
   const std::size_t slash = folders.rfind('/', folders.find('\n'));
   return path.find('.', slash + 1) == std::string_view::npos;  // npos + 1 is 0
+}
+
+// In lower case, since Windows' file systems ignore it.
+constexpr std::array<std::string_view, 41> kNames = {
+    // macOS
+    ".ds_store", ".appledouble", ".appledb", ".appledesktop", ".localized", ".spotlight-v100", ".trashes",
+    ".fseventsd", ".temporaryitems", "temporary items", "network trash folder", ".documentrevisions-v100",
+    ".apdisk", ".volumeicon.icns", "icon\r", "__macosx",
+    // Linux, and programs of any system
+    ".directory", "lost+found", ".cache", ".git", ".gitignore", ".gitattributes", ".gitkeep", ".svn", ".hg",
+    ".ipynb_checkpoints", "__pycache__", ".dropbox", ".picasa.ini", "picasa.ini", "_success",
+    // Windows
+    "thumbs.db", "ehthumbs.db", "ehthumbs_vista.db", "desktop.ini", "$recycle.bin",
+    "system volume information",
+    // network storage of Synology and QNAP
+    "@eadir", "#recycle", "@recycle", ".@__thumb"};
+constexpr std::array<std::string_view, 5> kBeginnings = {"._", ".trash-", ".nfs", "~$", ".~lock."};
+
+bool is_system_name(std::string_view name) {
+  const std::string lower = lower_case(name);
+  const auto begins = [&](std::string_view with) {
+    return lower.size() > with.size() && lower.starts_with(with);
+  };
+  return std::find(kNames.begin(), kNames.end(), lower) != kNames.end() ||
+         std::any_of(kBeginnings.begin(), kBeginnings.end(), begins) ||
+         (name.starts_with('.') && name.ends_with(".crc"));  // Hadoop's checksums
+}
+
+/// "__meta__" and all below "__meta__/", as WebDataset's r"__[^/]*__($|/)".
+bool is_web_data_set_meta(std::string_view member) {
+  const std::string_view first = member.substr(0, member.find('/'));
+  return first.size() >= 4 && first.starts_with("__") && first.ends_with("__");
 }
 
 }  // namespace
@@ -59,6 +94,31 @@ std::string_view unsafe_kind(std::string_view kind) {
   if (kind.find('/') != std::string_view::npos) return "contains a slash";
   if (kind.find('\0') != std::string_view::npos) return "contains a zero byte";
   return {};
+}
+
+bool is_system_file(std::string_view path) {
+  while (!path.empty()) {
+    const std::size_t slash = std::min(path.find('/'), path.size());
+    if (is_system_name(path.substr(0, slash))) return true;
+    path.remove_prefix(std::min(slash + 1, path.size()));
+  }
+  return false;
+}
+
+bool is_about_data(std::string_view path) {
+  const std::string name = lower_case(path.substr(path.rfind('/') + 1));  // npos + 1 is 0
+  const std::size_t dot = std::min(name.find('.'), name.size());
+  const auto any_of = [](std::string_view text, std::initializer_list<std::string_view> known) {
+    return std::find(known.begin(), known.end(), text) != known.end();
+  };
+  return any_of(std::string_view(name).substr(0, dot), {"readme", "license", "licence", "copying"}) &&
+         any_of(std::string_view(name).substr(dot), {"", ".md", ".txt", ".rst", ".html", ".htm", ".pdf"});
+}
+
+bool is_left_out(std::string_view member, Members members) {
+  if (!unsafe_member_name(member).empty()) return false;
+  return is_system_file(member) || is_web_data_set_meta(member) ||
+         (members == Members::with_ending && split_member_name(member).kind.empty());
 }
 
 }  // namespace lockstep::pack

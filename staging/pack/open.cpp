@@ -90,6 +90,21 @@ bool holds_data(const Contents& contents, const std::string& file) {
          fs::file_size(contents.folder / file) > 0;
 }
 
+/// Refuses a data set if some of its files are compressed: they would be missing without a word.
+void refuse_compressed(const Contents& contents) {
+  for (const std::string& file : contents.files) {
+    const std::string unpacked(unpacked_name(file));
+    const bool data =
+        contents.format == Format::megatron ? unpacked.ends_with(".idx") : is_data_file(contents, unpacked);
+    if (contents.one_file || unpacked == file || !data ||
+        std::binary_search(contents.files.begin(), contents.files.end(), unpacked))
+      continue;
+    fail(
+        "{}: its ending says that it is compressed, and other files of its folder are not: unpack it, or move it out of the data",
+        (contents.folder / file).string());
+  }
+}
+
 /// Opens several files at a time: each may need round trips to a file server, and the first time a pass over the data.
 std::vector<std::unique_ptr<Reader>> open_all(const Contents& contents, const std::vector<std::string>& files,
                                               const std::string& dataset, const OpenOptions& options) {
@@ -172,6 +187,7 @@ std::unique_ptr<Reader> open(const fs::path& source, const OpenOptions& options)
   const Contents contents = readable_contents_of(name);
   if (contents.format == Format::tar) return open_tar(source, options);
   if (contents.format == Format::plain) not_packed(contents, source);
+  refuse_compressed(contents);
   std::vector<std::string> files;
   std::copy_if(contents.files.begin(), contents.files.end(), std::back_inserter(files),
                [&](const std::string& file) { return holds_data(contents, file); });

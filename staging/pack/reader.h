@@ -119,7 +119,7 @@ class Reader {
   /// Lines for the user about what the data have that may not be meant: samples whose parts differ from the others',
   /// bytes after the end of a tar file, entries of a database that describe it, empty documents. May read a little of
   /// each file.
-  virtual std::vector<std::string> notes() const { return {}; }
+  virtual std::vector<std::string> notes() const;
 
   /// Reads everything and compares it with the digests, checksums and tables that the format has. Throws
   /// Error naming the first shard, sample and offset that does not match. Calls `progress` after

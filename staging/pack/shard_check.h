@@ -25,4 +25,9 @@ void check_part(int fd, const std::filesystem::path& shard, const Index& index, 
 std::string describe_part(const std::filesystem::path& shard, const Index& index, std::size_t sample,
                           const layout::PartRecord& part);
 
+/// Reads the tar headers of the shard. Every member must be a folder, or a plain file with the name, size and
+/// offset of the next part in the index. Throws Error naming shard, sample and offset, or the unexpected
+/// member.
+void check_members(const std::filesystem::path& folder, const Index& index, std::size_t s);
+
 }  // namespace lockstep::pack

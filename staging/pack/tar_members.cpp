@@ -4,7 +4,6 @@
 #include <array>
 
 #include "common/error.h"
-#include "common/leaf/number.h"
 #include "common/leaf/text.h"
 #include "staging/pack/compression.h"
 #include "staging/pack/member_name.h"
@@ -25,6 +24,9 @@ constexpr std::size_t kType = 156;
 constexpr std::size_t kMagic = 257;
 constexpr std::size_t kPrefix = 345;
 constexpr std::size_t kPrefixBytes = 155;
+// Whether a block of 512 bytes with more of GNU's sparse map follows: in the header, and in such a block.
+constexpr std::size_t kMapGoesOn = 482;
+constexpr std::size_t kMapGoesOnInMap = 504;
 
 bool is_zero(std::string_view bytes) {
   return bytes.find_first_not_of('\0') == std::string_view::npos;
@@ -52,6 +54,13 @@ std::optional<std::uint64_t> number_of(std::string_view field) {
     number = number << 3 | static_cast<unsigned>(digit - '0');
   }
   return number;
+}
+
+std::string_view why_not_plain(char type, bool sparse) {
+  if (type == '1') return "is not a regular file, but a hard link: make the tar file with --hard-dereference";
+  if (type == '2') return "is not a regular file, but a symbolic link: make the tar file with --dereference";
+  if (sparse || type == 'S') return "is stored in pieces (sparse): make the tar file without --sparse";
+  return type == '0' || type == '\0' || type == '7' ? "" : "is not a regular file";
 }
 
 /// Old writers summed signed bytes.
@@ -166,7 +175,8 @@ void TarMembers::read_pax(const std::string& records, Extended& extended) const 
     rest.remove_prefix(*length);
     if (key.starts_with("GNU.sparse.")) extended.sparse = true;
     // The last record of a key counts; one without a value takes the earlier ones back.
-    if (key == "path") extended.name = value.empty() ? std::nullopt : std::optional<std::string>(value);
+    if (key == "path" || key == "GNU.sparse.name")
+      extended.name = value.empty() ? std::nullopt : std::optional<std::string>(value);
     if (key == "size") {
       extended.size = to_number<std::uint64_t>(value);
       if (!extended.size && !value.empty()) broken("the size in a PAX header is not a number");
@@ -181,15 +191,19 @@ void TarMembers::set_member(std::string_view header, const Extended& extended) {
     const std::string_view prefix = text_of(header, kPrefix, kPrefixBytes);
     if (!prefix.empty()) name_ = std::string(prefix) + "/" + name_;
   }
-  const bool regular = type == '0' || type == '\0' || type == '7';
-  folder_ = type == '5' || (type == '\0' && name_.ends_with('/'));  // of the time before POSIX
-  plain_file_ = regular && !folder_ && !extended.sparse;
+  // A '\0' is of the time before POSIX; 'D' is a folder with a list of its files (GNU's incremental archives).
+  folder_ = type == '5' || type == 'D' || (type == '\0' && name_.ends_with('/'));
+  not_plain_ = folder_ ? "is not a regular file" : why_not_plain(type, extended.sparse);
   while (name_.starts_with("./") && name_.size() > 2) name_.erase(0, 2);
   size_ = *extended.size;
+  for (bool more = type == 'S' && header[kMapGoesOn] != 0; more; next_ += kTarBlock) {
+    const std::string_view map = block();
+    more = map.size() == kTarBlock && map[kMapGoesOnInMap] != 0;
+  }
   offset_ = next_;
   // Links, devices and folders have no payload, even if their header has a size.
-  if (!folder_ && (type < '1' || type > '6')) next_ += to_tar_blocks(size_);
-  if (plain_file_ && size_ > file_.size() - offset_)
+  if (type == 'D' || (!folder_ && (type < '1' || type > '6'))) next_ += to_tar_blocks(size_);
+  if (not_plain_.empty() && size_ > file_.size() - offset_)
     broken(fmt::format("member '{}' extends past the end of the file: it was truncated", name_));
 }
 

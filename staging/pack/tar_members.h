@@ -35,8 +35,8 @@ class TarMembers {
   /// Without the leading "./" that `tar -c .` writes.
   const std::string& name() const { return name_; }
   bool folder() const { return folder_; }
-  /// Whether it is a regular file whose bytes are in one piece in the archive.
-  bool plain_file() const { return plain_file_; }
+  /// Why it is not a regular file whose bytes are in one piece in the archive; "" if it is one.
+  std::string_view not_plain() const { return not_plain_; }
   std::uint64_t size() const { return size_; }
   /// Of the payload in the shard.
   std::uint64_t offset() const { return offset_; }
@@ -70,7 +70,7 @@ class TarMembers {
   std::uint64_t window_begin_ = 0;
   std::string name_;
   bool folder_ = false;
-  bool plain_file_ = false;
+  std::string_view not_plain_;
   std::uint64_t size_ = 0;
   std::uint64_t offset_ = 0;
 };

@@ -1,17 +1,22 @@
 // The reader of our own format: tar shards with an index beside them.
 
 #include <fcntl.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <map>
 #include <mutex>
+#include <set>
 
 #include "common/error.h"
 #include "common/files.h"
+#include "common/leaf/text.h"
 #include "staging/pack/digest.h"
 #include "staging/pack/formats/format_readers.h"
 #include "staging/pack/locate.h"
-#include "staging/pack/member_check.h"
-#include "staging/pack/part_sets.h"
+#include "staging/pack/member_name.h"
 #include "staging/pack/reader.h"
 #include "staging/pack/shard_check.h"
 #include "staging/pack/tar_members.h"
@@ -20,6 +25,64 @@ namespace lockstep::pack {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr std::size_t kMaxShown = 60;
+
+using Kinds = std::set<std::string>;
+
+std::string shown(const Kinds& kinds) {
+  std::string text;
+  for (const std::string& kind : kinds) {
+    if (!text.empty()) text += ", ";
+    text += kind.empty() ? "no ending" : printable(kind, kMaxShown);
+  }
+  return printable(text, 2 * kMaxShown);
+}
+
+struct Group {
+  std::size_t samples = 0;
+  std::size_t first = 0;
+};
+
+/// "3 of 100 samples have other parts than the others (cls, jpg): the first is 'a' (jpg)", for samples begin to end; "" if all
+/// have the same. As in WebDataset, "JPG" is "jpg". Files of other data that share a name up to the first dot become one
+/// sample, and a lost file leaves a sample without a part.
+std::string describe_unequal_parts(const Index& index, std::size_t begin, std::size_t end) {
+  // By the numbers of the kinds first, as most samples have the same ones.
+  std::map<std::set<std::uint32_t>, Group> by_number;
+  std::map<std::uint32_t, std::string> names;
+  for (std::size_t i = begin; i < end; ++i) {
+    std::set<std::uint32_t> numbers;
+    for (std::size_t p = index.first_part(i); p < index.first_part(i + 1); ++p) {
+      const layout::PartRecord& part = index.part(p);
+      numbers.insert(part.kind);
+      if (names.find(part.kind) == names.end()) names[part.kind] = lower_case(index.kind(part));
+    }
+    const auto [found, added] = by_number.try_emplace(std::move(numbers), Group{.samples = 0, .first = i});
+    ++found->second.samples;
+  }
+  std::map<Kinds, Group> groups;
+  for (const auto& [numbers, group] : by_number) {
+    Kinds kinds;
+    for (const std::uint32_t number : numbers) kinds.insert(names[number]);
+    const auto [found, added] = groups.try_emplace(std::move(kinds), group);
+    if (added) continue;
+    found->second.samples += group.samples;
+    found->second.first = std::min(found->second.first, group.first);
+  }
+  if (groups.size() < 2) return {};
+  const auto most = std::max_element(groups.begin(), groups.end(), [](const auto& a, const auto& b) {
+    if (a.second.samples != b.second.samples) return a.second.samples < b.second.samples;
+    return a.second.first > b.second.first;
+  });
+  auto first = groups.end();
+  for (auto group = groups.begin(); group != groups.end(); ++group) {
+    if (group != most && (first == groups.end() || group->second.first < first->second.first)) first = group;
+  }
+  return fmt::format("{} of {} samples have other parts than the others ({}): the first is '{}' ({})",
+                     end - begin - most->second.samples, end - begin, shown(most->first),
+                     printable(index.key(first->second.first), kMaxShown), shown(first->first));
+}
 
 /// A shard, opened by the first read and mapped by the first view: a job uses only some of thousands of
 /// shards.
@@ -104,7 +167,7 @@ class TarReader : public Reader {
   std::string fingerprint() const override { return index_.fingerprint(begin_, end_); }
 
   std::vector<std::string> notes() const override {
-    std::vector<std::string> notes;
+    std::vector<std::string> notes = Reader::notes();
     if (std::string unequal = describe_unequal_parts(index_, begin_, end_); !unequal.empty())
       notes.push_back(std::move(unequal));
     for (std::size_t s = first_shard_; s < end_shard_; ++s) {

@@ -9,8 +9,7 @@
 #include <string_view>
 
 #include "common/error.h"
-#include "common/leaf/number.h"
-#include "common/leaf/split.h"
+#include "common/leaf/text.h"
 #include "common/units.h"
 
 namespace lockstep::transfer {

@@ -67,7 +67,9 @@ void Rendezvous::send(const std::string& payload) {
   try {
     connection_->send_line(payload);
   } catch (const PeerError& error) {
-    fail("lost {}: {}", name_, error.what());
+    const std::lock_guard received(mutex_);
+    if (lost_.empty()) lost_ = fmt::format("lost {}: {}", name_, error.what());
+    fail("{}", lost_);
   }
 }
 
@@ -84,6 +86,12 @@ std::string Rendezvous::read_line() {
   } catch (const PeerError& error) {
     fail("lost {}: {}", name_, error.what());
   }
+}
+
+std::optional<std::string> Rendezvous::stopped() {
+  const std::lock_guard lock(mutex_);
+  if (verdict_ && !verdict_->good) return prints_reasons_ ? "" : verdict_->why;
+  return lost_.empty() ? std::nullopt : std::optional(lost_);
 }
 
 void Rendezvous::listen() {

@@ -56,6 +56,9 @@ class Rendezvous {
   Contents contents(std::size_t number, const std::string& digest, bool lacks,
                     const std::vector<Suspect>& suspects = {});
 
+  /// The reason for which `stop` was called, or will be soon: calls that threw may be the first to notice it. Else nullopt.
+  std::optional<std::string> stopped();
+
   /// Whether a node of the ring before this one has left, or srun does not hear from it.
   bool has_left(std::uint32_t node);
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "common/error.h"
-#include "common/leaf/open_files.h"
+#include "common/leaf/descriptors.h"
 #include "common/sockets.h"
 #include "staging/rendezvous/node_names.h"
 #include "staging/rendezvous/rendezvous_messages.h"

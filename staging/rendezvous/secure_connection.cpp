@@ -15,7 +15,7 @@
 #include <csignal>
 #include <cstring>
 
-#include "common/running_time.h"
+#include "common/clock.h"
 #include "common/sockets.h"
 
 namespace lockstep::transfer {

@@ -12,7 +12,7 @@
 #include <thread>
 
 #include "common/error.h"
-#include "common/leaf/pipe.h"
+#include "common/leaf/descriptors.h"
 #include "common/thread.h"
 
 namespace lockstep::transfer {

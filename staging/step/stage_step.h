@@ -21,8 +21,8 @@ struct StepCall : StepRequest {
   Exchange::Options exchange;
 };
 
-/// Returns when the step may start. If it may not, ends the process with code 1, after one line from here or
-/// from srun has said why. In the background the calling process ends when the step may start.
+/// Returns when the step may start, or ends the process with code 0 then. If the step may not start, ends the process with
+/// code 1, after one line from here or from srun has said why.
 void stage_step(const StepCall& call);
 
 }  // namespace lockstep::transfer

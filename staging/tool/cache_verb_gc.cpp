@@ -8,7 +8,6 @@
 #include "common/process.h"
 #include "common/units.h"
 #include "staging/cache/collect.h"
-#include "staging/cache/usage_file.h"
 #include "staging/tool/cache_verbs.h"
 
 namespace lockstep::transfer {
@@ -75,6 +74,29 @@ std::vector<CacheLimits> targets(const GcArguments& arguments) {
   return {limits};
 }
 
+/// Replaces <cache>/usage.json: what each user holds on this node, for the exporter, which may not look into users' stores.
+/// Root writes it at each `gc --all`, and everyone may read it.
+void write_usage_file(const cache::NodeReport& node) {
+  nlohmann::json users = nlohmann::json::array();
+  std::uint64_t shared = 0;
+  for (const cache::StoreReport& store : node.stores) {
+    if (store.folder.filename() == "shared") {
+      shared = store.bytes();
+      continue;
+    }
+    users.push_back(
+        {{"user", user_name(store.user)}, {"bytes", store.bytes()}, {"objects", store.objects.size()}});
+  }
+  const nlohmann::json usage{{"version", 1},
+                             {"written", std::time(nullptr)},
+                             {"users", std::move(users)},
+                             {"total", node.bytes()},
+                             {"shared", shared}};
+  constexpr mode_t kForAll = 0644;
+  write_file_atomically(node.cache / "usage.json",
+                        usage.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n", kForAll);
+}
+
 cache::NodeReport collect_all(const Tool& tool, const std::string& folder,
                               const cache::NodeOptions& options) {
   if (!FileSystem::real().status(folder)) {
@@ -89,7 +111,7 @@ cache::NodeReport collect_all(const Tool& tool, const std::string& folder,
   cache::NodeReport node = cache::collect_node(folder, FileSystem::real(), options);
   if (options.store.dry_run) return node;
   try {
-    cache::write_usage_file(node, user_name);
+    write_usage_file(node);
   } catch (const Error& error) {
     node.problems.emplace_back(error.what());
   }

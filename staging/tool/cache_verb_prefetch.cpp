@@ -15,7 +15,6 @@
 #include "staging/cache/shared.h"
 #include "staging/pack/format.h"
 #include "staging/tool/cache_verbs.h"
-#include "staging/tool/copy_progress.h"
 #include "staging/transfer/put.h"
 #include "staging/transfer/source.h"
 

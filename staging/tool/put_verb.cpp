@@ -19,7 +19,6 @@
 #include "common/leaf/text.h"
 #include "common/units.h"
 #include "staging/tool/cache_verbs.h"
-#include "staging/tool/copy_progress.h"
 #include "staging/transfer/put.h"
 #include "staging/transfer/put_nodes.h"
 

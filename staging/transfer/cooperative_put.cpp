@@ -9,7 +9,7 @@
 #include <set>
 
 #include "common/error.h"
-#include "common/leaf/split.h"
+#include "common/leaf/text.h"
 #include "staging/transfer/copy/parallel.h"
 #include "staging/transfer/new_copy.h"
 #include "staging/transfer/put.h"

@@ -4,6 +4,8 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <atomic>
+#include <mutex>
 #include <numeric>
 #include <span>
 
@@ -19,12 +21,6 @@ namespace lockstep::transfer {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::uint64_t size_of_open(int fd, const fs::path& path) {
-  struct stat status {};
-  if (::fstat(fd, &status) != 0) fail_errno("cannot stat {}", path.string());
-  return static_cast<std::uint64_t>(status.st_size);
-}
 
 // Adds the source's name to the cache's message about missing space.
 void with_source_in_error(const PutContext& context, const char* part, const std::function<void()>& work) {
@@ -91,6 +87,26 @@ pack::Digest digest_of(const std::vector<ManifestFile>& files) {
   return pack::digest_of(std::as_bytes(std::span(text)));
 }
 
+/// Copies `size` bytes of an open file of the source into the new file `to`, and syncs that. Returns the bytes copied: fewer if
+/// the file is shorter.
+std::uint64_t copy_file(FileSystem& system, Limit& limit, int from_fd, const std::filesystem::path& from,
+                        const std::filesystem::path& to, std::uint64_t size) {
+  constexpr std::uint64_t kBuffer = std::uint64_t{1} << 20U;
+  const UniqueFd target = system.open(to, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0600);
+  std::vector<std::byte> buffer(std::min(size, kBuffer));
+  std::uint64_t done = 0;
+  while (done < size) {
+    const auto want = std::span(buffer).first(std::min<std::uint64_t>(buffer.size(), size - done));
+    limit.take(want.size());
+    const std::size_t got = system.read_at(from_fd, want, done, from);
+    if (got == 0) break;
+    system.write_at(target.get(), want.first(got), done, to);
+    done += got;
+  }
+  system.sync(target.get(), to);
+  return done;
+}
+
 // Copies the index before using it: if the source's index were truncated while it is mapped, the process
 // would get SIGBUS.
 void fetch_index(const PutContext& context, const BegunCopy& begun) {
@@ -112,89 +128,95 @@ void fetch_index(const PutContext& context, const BegunCopy& begun) {
 
 }  // namespace
 
-std::uint64_t copy_file(FileSystem& system, Limit& limit, int from_fd, const std::filesystem::path& from,
-                        const std::filesystem::path& to, std::uint64_t size) {
-  constexpr std::uint64_t kBuffer = std::uint64_t{1} << 20U;
-  const UniqueFd target = system.open(to, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0600);
-  std::vector<std::byte> buffer(std::min(size, kBuffer));
-  std::uint64_t done = 0;
-  while (done < size) {
-    const auto want = std::span(buffer).first(std::min<std::uint64_t>(buffer.size(), size - done));
-    limit.take(want.size());
-    const std::size_t got = system.read_at(from_fd, want, done, from);
-    if (got == 0) break;
-    system.write_at(target.get(), want.first(got), done, to);
-    done += got;
+/// Copies the indexes that readers of some formats keep beside the data (staging/pack/formats/side_index.h). They may be made at
+/// any time, also while the data is copied, so they are not among the files that nodes agree on and exchange: each node reads
+/// them from the source, 40 to 50 bytes for each record. A bad one is left out; the first open then scans the whole file.
+class SideIndexes {
+ public:
+  /// Finds the indexes of formats that have any. The references must outlive this object.
+  SideIndexes(FileSystem& system, Limit& limit, const Manifest& manifest,
+              const std::vector<ManifestFile>& files)
+      : system_(system), limit_(limit), manifest_(manifest), files_(files) {
+    if (!pack::has_side_index(manifest.format)) return;
+    sizes_.resize(files.size());
+    parallel_for(files.size(), kManyAtOnce, [&](std::size_t f) {
+      const PendingCall call(at_source(f));
+      struct stat status {};
+      if (::stat(at_source(f).c_str(), &status) == 0 && S_ISREG(status.st_mode))
+        sizes_[f] = static_cast<std::uint64_t>(status.st_size);
+    });
   }
-  system.sync(target.get(), to);
-  return done;
-}
 
-SideIndexes::SideIndexes(FileSystem& system, Limit& limit, const Manifest& manifest,
-                         const std::vector<ManifestFile>& files)
-    : system_(system), limit_(limit), manifest_(manifest), files_(files) {
-  if (!pack::has_side_index(manifest.format)) return;
-  sizes_.resize(files.size());
-  parallel_for(files.size(), kManyAtOnce, [&](std::size_t f) {
-    const PendingCall call(at_source(f));
-    struct stat status {};
-    if (::stat(at_source(f).c_str(), &status) == 0 && S_ISREG(status.st_mode))
-      sizes_[f] = static_cast<std::uint64_t>(status.st_size);
-  });
-}
+  /// The size of all indexes. No more is copied, even if one has grown since.
+  std::uint64_t bytes() const { return std::accumulate(sizes_.begin(), sizes_.end(), std::uint64_t{0}); }
 
-fs::path SideIndexes::at_source(std::size_t file) const {
-  return pack::side_index_of(manifest_.folder / files_[file].name);
-}
+  /// Gives a file's copy the modification time of the original, which its index refers to. Call it before the
+  /// copy can be opened.
+  bool keep_time(const ManifestFile& file, const fs::path& target) const {
+    if (sizes_.empty() || !file.state) return false;
+    return system_.set_modified(target / file.name, file.state->mtime_ns);
+  }
 
-std::uint64_t SideIndexes::bytes() const {
-  return std::accumulate(sizes_.begin(), sizes_.end(), std::uint64_t{0});
-}
+  /// Copies the indexes to `target`, and gives the data there the times of the originals. Returns the bytes
+  /// of the good indexes.
+  std::uint64_t copy(const fs::path& target) {
+    std::atomic<std::uint64_t> bytes = 0;
+    parallel_for(sizes_.size(), kManyAtOnce, [&](std::size_t f) {
+      const fs::path to = pack::side_index_of(target / files_[f].name);
+      system_.remove_all(to);  // an earlier copy's
+      if (!keep_time(files_[f], target) || sizes_[f] == 0) return;
+      try {
+        copy_one(f, to);
+        bytes += sizes_[f];
+      } catch (const Error& error) {
+        system_.remove_all(to);
+        const std::lock_guard lock(mutex_);
+        if (left_out_++ == 0) why_ = error.what();
+      }
+    });
+    return bytes;
+  }
 
-bool SideIndexes::keep_time(const ManifestFile& file, const fs::path& target) const {
-  if (sizes_.empty() || !file.state) return false;
-  return system_.set_modified(target / file.name, file.state->mtime_ns);
-}
+  std::uint64_t bytes_from_source() const { return read_; }
 
-void SideIndexes::copy_one(std::size_t file, const fs::path& to) {
-  const fs::path from = at_source(file);
-  const std::uint64_t size = sizes_[file];
-  const UniqueFd source = [&] {
-    const PendingCall call(from);
-    UniqueFd fd = system_.open(from, O_RDONLY | O_NONBLOCK | O_NOCTTY);
-    if (size_of_open(fd.get(), from) != size) fail("{}: it has changed", from.string());
-    return fd;
-  }();
-  const std::uint64_t copied = copy_file(system_, limit_, source.get(), from, to, size);
-  read_ += copied;
-  if (copied != size) fail("{}: it has changed", from.string());
-  if (!pack::is_side_index_for(to, files_[file].size)) fail("{}: damaged, or of other data", from.string());
-}
+  /// One line about the indexes that were left out, or "".
+  std::string left_out() const {
+    if (left_out_ == 0) return "";
+    return fmt::format("{} beside the data {} not copied ({}); such files are read through when first opened",
+                       left_out_ == 1 ? "1 index" : fmt::format("{} indexes", left_out_),
+                       left_out_ == 1 ? "was" : "were", why_);
+  }
 
-std::uint64_t SideIndexes::copy(const fs::path& target) {
-  std::atomic<std::uint64_t> bytes = 0;
-  parallel_for(sizes_.size(), kManyAtOnce, [&](std::size_t f) {
-    const fs::path to = pack::side_index_of(target / files_[f].name);
-    system_.remove_all(to);  // an earlier copy's
-    if (!keep_time(files_[f], target) || sizes_[f] == 0) return;
-    try {
-      copy_one(f, to);
-      bytes += sizes_[f];
-    } catch (const Error& error) {
-      system_.remove_all(to);
-      const std::lock_guard lock(mutex_);
-      if (left_out_++ == 0) why_ = error.what();
-    }
-  });
-  return bytes;
-}
+ private:
+  fs::path at_source(std::size_t file) const {
+    return pack::side_index_of(manifest_.folder / files_[file].name);
+  }
 
-std::string SideIndexes::left_out() const {
-  if (left_out_ == 0) return "";
-  return fmt::format("{} beside the data {} not copied ({}); such files are read through when first opened",
-                     left_out_ == 1 ? "1 index" : fmt::format("{} indexes", left_out_),
-                     left_out_ == 1 ? "was" : "were", why_);
-}
+  void copy_one(std::size_t file, const fs::path& to) {
+    const fs::path from = at_source(file);
+    const std::uint64_t size = sizes_[file];
+    const UniqueFd source = [&] {
+      const PendingCall call(from);
+      UniqueFd fd = system_.open(from, O_RDONLY | O_NONBLOCK | O_NOCTTY);
+      if (FileState::of(fd.get(), from).size != size) fail("{}: it has changed", from.string());
+      return fd;
+    }();
+    const std::uint64_t copied = copy_file(system_, limit_, source.get(), from, to, size);
+    read_ += copied;
+    if (copied != size) fail("{}: it has changed", from.string());
+    if (!pack::is_side_index_for(to, files_[file].size)) fail("{}: damaged, or of other data", from.string());
+  }
+
+  FileSystem& system_;
+  Limit& limit_;
+  const Manifest& manifest_;
+  const std::vector<ManifestFile>& files_;
+  std::vector<std::uint64_t> sizes_;  // by file; 0: no index
+  std::atomic<std::uint64_t> read_ = 0;
+  std::mutex mutex_;
+  std::size_t left_out_ = 0;
+  std::string why_;  // of one of them
+};
 
 void rescan_source(const PutContext& context, Manifest& manifest) {
   Manifest seen = retry_source(context.options.source_pause, [&] { return look_at(context.source); });
@@ -240,7 +262,7 @@ NewCopy::NewCopy(const PutContext& context, BegunCopy begun, bool check_source)
     : context_(context),
       begun_(std::move(begun)),
       files_(list_files()),
-      side_indexes_(context_.system, context_.limit, begun_.manifest, files_),
+      side_indexes_(std::make_unique<SideIndexes>(context_.system, context_.limit, begun_.manifest, files_)),
       plan_(sizes_of(files_), context_.options.sizes.chunk_bytes),
       source_(context_.system, begun_.manifest.folder, files_, plan_, context_.limit,
               context_.options.source_pause),
@@ -248,7 +270,7 @@ NewCopy::NewCopy(const PutContext& context, BegunCopy begun, bool check_source)
   if (check_source && begun_.manifest.packed()) check_shards_at_source();
   progress_.total = list_bytes_ + plan_.total_bytes();
   const std::uint64_t stored = progress_.total - all_holes(files_);
-  with_source_in_error(context_, "", [&] { begun_.incoming->reserve(stored + side_indexes_.bytes()); });
+  with_source_in_error(context_, "", [&] { begun_.incoming->reserve(stored + side_indexes_->bytes()); });
   report_names();
   progressed(list_bytes_);
   ChunkStore::Options options;
@@ -323,10 +345,10 @@ void NewCopy::run() {
 }
 
 LoadedChunk NewCopy::load(std::size_t chunk) {
-  ChunkBuffers::Buffer data = context_.resources.memory.chunks.take(plan_.bytes(chunk));
+  LentChunk data = context_.resources.memory.chunks.take(plan_.bytes(chunk));
   source_.read(chunk, data.bytes());
   const pack::Digest digest = pack::digest_of(data.bytes());
-  return {std::make_shared<const ChunkBuffers::Buffer>(std::move(data)), digest};
+  return {std::move(data), digest};
 }
 
 void NewCopy::take(std::size_t chunk, LoadedChunk loaded, bool waiting) {
@@ -347,7 +369,7 @@ void NewCopy::finish(const std::function<void(std::size_t chunk)>& wrong) {
 void NewCopy::repair(std::size_t file, const std::function<void(std::size_t chunk)>& wrong) {
   pack::Hasher hasher;
   for (std::size_t chunk = plan_.first_chunk(file); chunk <= plan_.last_chunk(file); ++chunk) {
-    const ChunkBuffers::Buffer data = context_.resources.memory.chunks.take(plan_.bytes(chunk));
+    const LentChunk data = context_.resources.memory.chunks.take(plan_.bytes(chunk));
     source_.read(chunk, data.bytes());
     const pack::Digest digest = pack::digest_of(data.bytes());
     if (digest != store_->digest(chunk) && wrong) wrong(chunk);
@@ -401,7 +423,7 @@ void NewCopy::complete_unindexed(const ManifestFile& file) {
     if (::stat(path.c_str(), &status) != 0) return;  // publish() reports it
   }
   if (!(FileState::of(status) == *file.state)) return;
-  side_indexes_.keep_time(file, begun_.incoming->files());
+  side_indexes_->keep_time(file, begun_.incoming->files());
   hand_out(file.name, mode_of(file));
 }
 
@@ -427,12 +449,13 @@ FoundCopy NewCopy::publish() {
   const Manifest& manifest = begun_.manifest;
   retry_source(context_.options.source_pause, [&] { check_unchanged(manifest); });
   const std::uint64_t bytes =
-      progress_.total - all_holes(files_) + side_indexes_.copy(begun_.incoming->files());
+      progress_.total - all_holes(files_) + side_indexes_->copy(begun_.incoming->files());
   for (const ManifestFile& file : files_) {
     if (file.executable) context_.system.change_mode(begun_.incoming->files() / file.name, mode_of(file));
   }
-  if (const std::string left_out = side_indexes_.left_out(); !left_out.empty()) context_.tally.note(left_out);
-  context_.tally.count(&PutResult::from_source, source_.bytes_read() + side_indexes_.bytes_from_source());
+  if (const std::string left_out = side_indexes_->left_out(); !left_out.empty())
+    context_.tally.note(left_out);
+  context_.tally.count(&PutResult::from_source, source_.bytes_read() + side_indexes_->bytes_from_source());
   cache::ObjectInfo info{.name = manifest.object,
                          .source = manifest.in(manifest.folder).string(),
                          .bytes = bytes,

@@ -7,12 +7,12 @@
 #include <mutex>
 #include <thread>
 
+#include "common/clock.h"
 #include "common/error.h"
 #include "common/files.h"
-#include "common/leaf/number.h"
-#include "common/leaf/pipe.h"
+#include "common/leaf/descriptors.h"
+#include "common/leaf/text.h"
 #include "common/process.h"
-#include "common/running_time.h"
 #include "common/sockets.h"
 #include "common/thread.h"
 #include "staging/rendezvous/rendezvous_server.h"

@@ -166,7 +166,7 @@ void RingPut::run() {
 void RingPut::get_all() {
   const auto count = [this](const CheckedChunk& arrived) {
     const PutContext& context = source_of(plan_->place(arrived.chunk)).context();
-    context.tally.count(&PutResult::from_peers, arrived.data->bytes().size());
+    context.tally.count(&PutResult::from_peers, arrived.data.bytes().size());
   };
   RingClient client(
       *ring_, peers_,

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <nlohmann/json.hpp>
 #include <system_error>
@@ -12,8 +13,7 @@
 
 #include "common/error.h"
 #include "common/files.h"
-#include "common/leaf/number.h"
-#include "common/leaf/split.h"
+#include "common/leaf/text.h"
 #include "common/pending_calls.h"
 #include "common/units.h"
 #include "staging/pack/formats/format_check.h"
@@ -29,22 +29,10 @@ namespace fs = std::filesystem;
 constexpr int kRetries = 5;
 
 /// Errors that may pass when the file system can be reached again, unlike a file that is gone or not readable.
+constexpr std::array kMayPass = {EIO,       EREMOTEIO, ESTALE,       ENOTCONN, ECONNRESET,
+                                 ETIMEDOUT, EHOSTDOWN, EHOSTUNREACH, ENETDOWN, ENETUNREACH};
 bool may_pass(int error) {
-  switch (error) {
-    case EIO:
-    case EREMOTEIO:
-    case ESTALE:
-    case ENOTCONN:
-    case ECONNRESET:
-    case ETIMEDOUT:
-    case EHOSTDOWN:
-    case EHOSTUNREACH:
-    case ENETDOWN:
-    case ENETUNREACH:
-      return true;
-    default:
-      return false;
-  }
+  return std::find(kMayPass.begin(), kMayPass.end(), error) != kMayPass.end();
 }
 
 constexpr std::size_t kMaxNames = 1'000'000;
@@ -173,6 +161,12 @@ void fail_changed(const fs::path& file, const std::string& reader) {
        reader.empty() ? "" : fmt::format(" ({} read another version)", reader));
 }
 
+FileState FileState::of(int fd, const fs::path& path) {
+  struct stat status {};
+  if (::fstat(fd, &status) != 0) fail_errno("cannot stat {}", path.string());
+  return of(status);
+}
+
 FileState FileState::of(const struct stat& status) {
   return {static_cast<std::uint64_t>(status.st_size),
           status.st_mtim.tv_sec * kNanoseconds + status.st_mtim.tv_nsec, status.st_ino};
@@ -245,12 +239,11 @@ std::optional<IndexState> index_state(const Source& source) {
     fail_errno("cannot open {}", file.string());
   }
   IndexState state;
-  struct stat status {};
-  if (::fstat(fd.get(), &status) != 0) fail_errno("cannot stat {}", file.string());
-  state.file = FileState::of(status);
-  const auto size = static_cast<off_t>(state.digest.size());
-  if (status.st_size < size ||
-      ::pread(fd.get(), state.digest.data(), state.digest.size(), status.st_size - size) != size) {
+  state.file = FileState::of(fd.get(), file);
+  const std::size_t size = state.digest.size();
+  const auto end = static_cast<off_t>(state.file.size);
+  if (state.file.size < size || ::pread(fd.get(), state.digest.data(), size,
+                                        end - static_cast<off_t>(size)) != static_cast<ssize_t>(size)) {
     pack::locate(source.folder);  // says what is wrong
     fail("cannot read {}", file.string());
   }

@@ -81,6 +81,8 @@ struct FileState {
   std::uint64_t inode = 0;
 
   static FileState of(const struct stat& status);
+  /// Of an open file. Throws Error naming `path`.
+  static FileState of(int fd, const std::filesystem::path& path);
   /// Whether `now` is the same file. A state from another node has inode 0, because inodes differ there.
   bool fits(const FileState& now) const {
     return size == now.size && mtime_ns == now.mtime_ns && (inode == 0 || inode == now.inode);

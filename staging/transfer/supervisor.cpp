@@ -14,7 +14,7 @@
 
 #include "common/error.h"
 #include "common/files.h"
-#include "common/leaf/pipe.h"
+#include "common/leaf/descriptors.h"
 #include "common/pending_calls.h"
 #include "common/units.h"
 

@@ -19,8 +19,8 @@
 #include <string>
 #include <vector>
 
-#include "common/cost_fit.h"
 #include "common/error.h"
+#include "common/statistics.h"
 #include "common/tool.h"
 #include "examples/text_lm/model.h"
 #include "runtime/comm/process_settings.h"

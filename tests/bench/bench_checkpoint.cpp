@@ -15,7 +15,7 @@
 
 #include "common/clock.h"
 #include "common/error.h"
-#include "common/median.h"
+#include "common/statistics.h"
 #include "common/tool.h"
 #include "runtime/lockstep.h"
 #include "tests/bench/transformer.h"

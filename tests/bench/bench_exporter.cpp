@@ -25,8 +25,7 @@
 #include "common/error.h"
 #include "common/files.h"
 #include "common/tool.h"
-#include "exporters/record/snapshot.h"
-#include "exporters/record/writer.h"
+#include "exporters/record/record.h"
 
 namespace lockstep {
 namespace {

@@ -12,7 +12,7 @@
 #include "common/clock.h"
 #include "common/error.h"
 #include "common/files.h"
-#include "common/median.h"
+#include "common/statistics.h"
 #include "common/tool.h"
 #include "runtime/data/loader.h"
 #include "runtime/data/plan/order/random.h"

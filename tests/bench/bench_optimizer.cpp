@@ -9,7 +9,7 @@
 
 #include "common/clock.h"
 #include "common/error.h"
-#include "common/median.h"
+#include "common/statistics.h"
 #include "common/tool.h"
 #include "runtime/comm/process_settings.h"
 #include "runtime/train/fused_optimizer.h"

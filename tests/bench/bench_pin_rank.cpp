@@ -20,7 +20,7 @@
 #include "common/environment.h"
 #include "common/error.h"
 #include "common/leaf/cpu_list.h"
-#include "common/median.h"
+#include "common/statistics.h"
 #include "common/tool.h"
 
 namespace lockstep {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "common/clock.h"
-#include "common/median.h"
+#include "common/statistics.h"
 #include "common/tool.h"
 #include "runtime/profile/operators.h"
 #include "runtime/profile/spans.h"

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "common/error.h"
-#include "common/leaf/pipe.h"
+#include "common/leaf/descriptors.h"
 #include "common/sockets.h"
 #include "common/thread.h"
 #include "common/tool.h"

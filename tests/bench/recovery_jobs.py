@@ -31,7 +31,7 @@ def write_samples(folder, count):
 
 
 class Record:
-    """Parts of a rank's record (exporters/record/layout.h)."""
+    """Parts of a rank's record (exporters/record/record.h)."""
 
     def __init__(self, data):
         _, began_unix, began = struct.unpack_from("<qqQ", data, 48)

@@ -26,10 +26,6 @@ cluster meter --bandwidth 0 >/dev/null
 for node in n1 n2; do assert_equal 1 "$(grep -c "^$node links at first: [1-9].*, wrong: 0$" <<<"$output")" "$output"; done
 assert_nothing_left
 
-test_case "data in the cache becomes local at once"
-output=$(on_head srun -w n1,n2 -N2 -n2 --stage-mode=background --stage=$packs/large bash -c "$read_until_local" 2>&1)
-assert_equal 2 "$(grep -c ', wrong: 0$' <<<"$output")" "$output"
-
 test_case "a job that ends before its data is staged ends at once and leaves no helper"
 clear_caches
 cluster meter --bandwidth 1M >/dev/null
@@ -48,12 +44,6 @@ on_head scancel "$job"
 # Slurm alone needs three seconds if the tasks run already.
 wait_until 8 sinfo_all_idle || fail "nodes are not free 8 s after scancel: $(on_head sinfo -h -N -o '%N %T %E' | xargs)"
 assert_nothing_left
-
-test_case "a batch script continues the interrupted copy"
-cluster meter --bandwidth 0 >/dev/null
-job=$(submit_there -w n1 -n1 --stage-mode=background --stage=large --wrap "$read_until_local")
-await_job "$job"
-assert_contains "$(job_output "$job")" ", wrong: 0"
 
 test_case "the helper avoids the CPUs of tasks if the step has others"
 cpus=$(on_node n1 nproc --all)

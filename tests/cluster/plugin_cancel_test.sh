@@ -94,7 +94,14 @@ as_root scontrol update job "$job" EndTime=now+1
 ended "$job" "DUE TO TIME LIMIT"
 assert_equal TIMEOUT "$(job_state "$job" | cut -d' ' -f1)"
 
-test_case "the next job stages normally"
-output=$(on_head srun -w n1,n2 -N2 -n2 --stage=$packs/large sh -c 'cat $LOCKSTEP_DATA/large/*.tar | sha256sum' 2>/dev/null | sort -u)
-assert_equal "$(cat "$shared"/plugin_test/large/*.tar | sha256sum)" "$output"
+test_case "a step continues if slurmd is killed and restarted while its node stages"
+slow_source
+job=$(submit_there -w n1,n2 -N2 -n2 --wrap "srun --stage=large sh -c 'cat \$LOCKSTEP_DATA/large/*.tar | sha256sum'")
+slow_copy n1 n2
+cluster kill n2
+cluster restart n2
+cluster meter --bandwidth 0 >/dev/null
+await_job "$job"
+assert_equal "COMPLETED 0:0" "$(job_state "$job")" "$(job_output "$job")"
+assert_equal 2 "$(job_output "$job" | grep -c "^$(cat "$shared"/plugin_test/large/*.tar | sha256sum | cut -d' ' -f1)")" "$(job_output "$job")"
 assert_all_idle

@@ -34,20 +34,15 @@ both_read() {
 }
 from_source() { on_head srun -w n1,n2 -N2 -n2 --stage-on-error=source --stage=$packs/large "$@" 2>&1; }
 
-# How n2's cache is mounted, and the reason.
-declare -A faults=([size=1M]="" [ro]="Read-only file system")
-for fault in "${!faults[@]}"; do
-  test_case "n2's cache is mounted with $fault: its tasks read from the source, or the step ends on all nodes"
-  clear_caches
-  root_on_node n2 sh -c "mkdir -p $cache && mount -t tmpfs -o $fault,mode=755 tmpfs $cache"
-  output=$(from_source bash -c "$read_all")
-  both_read "${faults[$fault]}"
-  assert_exit 3 on_head srun -w n1,n2 -N2 -n2 --stage=$packs/large echo started
-  assert_lacks "$output" "started"
-  assert_equal 1 "$(lines_of_ours "$output" | grep -vc ': staged ')" "$output"
-  assert_contains "$output" "lockstep: n2: "
-  mend_cache
-done
+test_case "n2's cache is read-only: its tasks read from the source, or the step ends on all nodes"
+root_on_node n2 sh -c "mkdir -p $cache && mount -t tmpfs -o ro,mode=755 tmpfs $cache"
+output=$(from_source bash -c "$read_all")
+both_read "Read-only file system"
+assert_exit 3 on_head srun -w n1,n2 -N2 -n2 --stage=$packs/large echo started
+assert_lacks "$output" "started"
+assert_equal 1 "$(lines_of_ours "$output" | grep -vc ': staged ')" "$output"
+assert_contains "$output" "lockstep: n2: "
+mend_cache
 
 test_case "with a wrong mode of the cache, tasks read from the source, also in batch scripts and in the background"
 root_on_node n2 sh -c "mkdir -p $cache && chmod 777 $cache"

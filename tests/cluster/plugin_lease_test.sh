@@ -29,7 +29,6 @@ locked_on() {
 }
 # free_on NODE JOB.STEP: the name is gone, or can be locked exclusively.
 free_on() { root_on_node "$1" sh -c "[ ! -e $held/$2 ] || flock -xn $held/$2 true"; }
-leases_of_objects_on() { root_on_node "$1" sh -c 'ls -i /mnt/local/lockstep/6001/leases/*/* | grep -v /held/'; }
 
 test_case "a step's lease is held on every node while its tasks run"
 long_step -w n1,n2 -N2
@@ -37,10 +36,6 @@ for node in n1 n2; do
   locked_on $node "$job.0" || fail "nobody holds $job.0 on $node: $(root_on_node $node ls -la $held; root_on_node $node cat /proc/locks)"
   assert_equal "alice 600" "$(root_on_node $node stat -c '%U %a' "$held/$job.0")"
 done
-
-test_case "the objects that the step uses have the same lease"
-inode=$(root_on_node n1 stat -c %i "$held/$job.0")
-assert_equal 1 "$(leases_of_objects_on n1 | grep -c "^ *$inode .*/$job.0$")" "$(leases_of_objects_on n1)"
 
 test_case "the tasks' programs have no descriptor of the lease"
 fds=$(root_on_node n1 sh -c "ls -l /proc/\$(pgrep -f '^[^ ]*sh -c touch up' | head -n 1)/fd")
@@ -100,20 +95,6 @@ end_steps
 await_job "$job"
 assert_within 10 free_on n1 "$job.0"
 assert_equal "COMPLETED 0:0" "$(job_state "$job")"
-
-test_case "a requeued job takes a new lease under its old number"
-long_step -w n1 -N1 --requeue
-rm -f "$shared/plugin_test/up-$job-0"
-on_head scontrol requeue "$job"
-is_pending() { [[ $(job_state "$job") = PENDING* ]]; }
-assert_within 30 is_pending
-# By default a requeued job waits two minutes.
-on_head scontrol update jobid="$job" starttime=now
-assert_within 60 test -e "$shared/plugin_test/up-$job-0"
-locked_on n1 "$job.0" || fail "the requeued job holds no lease"
-end_steps
-await_job "$job"
-assert_within 10 free_on n1 "$job.0"
 
 test_case "a lease that cannot be taken ends the step with one line"
 root_on_node n1 sh -c "rm -rf $held; ln -s /etc $held"

@@ -1,6 +1,5 @@
 #!/usr/bin/env bash
-# The store that the administrator fills: jobs use its data without a copy, the data stays while they use it, and no user
-# gets data that the user may not read.
+# The store that the administrator fills: jobs use its data without a copy, and no user gets data that the user may not read.
 # shellcheck source=tests/cluster/lib.sh
 source "$(dirname "$0")/lib.sh"
 # shellcheck source=tests/cluster/plugin_lib.sh
@@ -12,16 +11,14 @@ make_pack secret 8 4000
 make_pack project 8 4000
 chmod 700 "$shared/plugin_test/secret"
 chmod 777 "$shared/plugin_test"
-rm -f "$shared"/plugin_test/{up,stop}
 clear_caches
 keep_configuration
-trap 'touch "$shared/plugin_test/stop"; restore_configuration; cancel_all; clear_caches' EXIT
+trap 'restore_configuration; cancel_all; clear_caches' EXIT
 configure "shared = $store"
 sum=$(cat "$shared"/plugin_test/corpus/*.tar | sha256sum | cut -d' ' -f1)
 # Each task prints the place and the content of a pack's shards.
 look() { echo "echo \"\$(hostname) \$(readlink -f \$LOCKSTEP_DATA/$1/*.tar | xargs -n 1 dirname | sort -u) \$(cat \$LOCKSTEP_DATA/$1/*.tar | sha256sum | cut -d' ' -f1)\""; }
 objects_of() { root_on_node n1 sh -c "ls /mnt/local/lockstep/$1/objects 2>/dev/null | wc -l"; }
-gc() { root_on_node n1 lockstep-stage gc --all --cache /mnt/local/lockstep --keep 0 --total 1K; }
 
 test_case "jobs on each node find prefetched data and do not read it from the source"
 for node in n1 n2; do
@@ -36,25 +33,6 @@ for node in n1 n2; do
 done
 assert_at_most 100000 "$(bytes_read n1)" "bytes that n1 read of the source"
 assert_equal 0 "$(objects_of 6001)" "objects in the user's own store"
-
-test_case "gc keeps data that a step uses, even if root needs the space"
-job=$(submit_there -w n1 -n1 --wrap 'srun --stage=corpus sh -c "touch up; until [ -e stop ]; do sleep 0.1; done; cat \$LOCKSTEP_DATA/corpus/*.tar | sha256sum"')
-assert_within 30 test -e "$shared/plugin_test/up"
-gc >/dev/null 2>&1
-assert_equal 1 "$(objects_of shared)" "objects in the shared store"
-assert_contains "$(root_on_node n1 lockstep-stage ls --cache $store)" "$job.0"
-touch "$shared/plugin_test/stop"
-await_job "$job"
-assert_contains "$(job_output "$job")" "$sum"
-
-test_case "gc removes the data after the step, and the next job makes its own copy"
-wait_until 10 nothing_left_on n1 || fail "left: $(left_on n1)"
-gc >/dev/null || fail "gc failed"
-assert_equal 0 "$(objects_of shared)" "objects in the shared store"
-output=$(on_head srun -w n1 -n1 --stage=$packs/corpus bash -c "$(look corpus)" 2>&1)
-assert_contains "$output" "(miss)"
-assert_contains "$output" "n1 /mnt/local/lockstep/6001/"
-assert_contains "$output" "$sum"
 
 test_case "a user who may not read the source does not get the copy"
 configure "shared = $store" "check_sources = no"
@@ -77,6 +55,5 @@ assert_contains "$output" "n1 /mnt/local/lockstep/6001/"
 assert_exit 2 on_node n1 ls "$copy"
 assert_contains "$output" "Permission denied"
 
-rm -f "$shared"/plugin_test/{up,stop}
 assert_nothing_left
 assert_all_idle

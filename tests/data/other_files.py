@@ -111,6 +111,19 @@ def header_tars() -> "dict[str, bytes]":
     }.items()}
 
 
+def sparse_member(name: bytes, pieces: int = 6) -> bytes:
+    """As GNU's tar -S writes a file with holes: four pieces are in the header, the others in the block after it."""
+    places = [b"%011o\0%011o\0" % (4096 * number, BLOCK) for number in range(pieces)]
+    fields = b"\0" * 41 + b"".join(places[:4]) + b"\1" + b"%011o\0" % (4096 * pieces)
+    return header(name, BLOCK * pieces, kind=b"S", magic=b"ustar  \0", prefix=fields) + padded(b"".join(places[4:])) + b"x" * (BLOCK * pieces)
+
+
+def sparse_pax_member(name: bytes) -> bytes:
+    """The same as tar --format=posix -S writes it: the path in the header is made up."""
+    records = {b"GNU.sparse.major": b"1", b"GNU.sparse.minor": b"0", b"GNU.sparse.name": name, b"GNU.sparse.realsize": b"8192"}
+    return pax(records) + member(b"GNUSparseFile.0/x", padded(b"1\n4096\n4096\n") + b"x" * 4096)
+
+
 def tar_of(files: "dict[str, bytes]") -> bytes:
     return end(b"".join(member(name.encode(), content) for name, content in files.items()))
 
@@ -213,11 +226,18 @@ def strange_files() -> "list[tuple[str, bytes, str]]":
         ("part-r-00000", gzip.compress(records), "compressed with gzip"),
         ("part-r-00001", zlib.compress(records), "compressed with zlib"),
         ("part-r-00000.gz", gzip.compress(records), "compressed with gzip"),
+        ("train.tfrecord.br", b"\x1b\x10\0" + bytes(20), "unpack it"),
+        ("train.tfrecord-00000-of-00001.snappy", bytes(20), "unpack it"),
+        ("mnist-train.array_record-00000-of-00001", bytes(20), "tar_shards.py"),
+        ("x.beton", bytes(20), "tar_shards.py"),
+        ("x.sqlite", b"SQLite format 3\0", "tar_shards.py"),
         ("part-r-00002", b"SEQ\x06" + bytes(20), "SequenceFile"),
         ("train_0", gzip.compress(records), "compressed with gzip"),
         ("X.IDX", megatron(8, [1])[0], "give it the ending .idx"),
         ("x.idx.gz", gzip.compress(megatron(8, [1])[0]), "compressed with gzip"),
         ("old.idx", old_megatron()[0], "TNTIDX"),
+        ("killed.idx", b"", "preprocess the text again"),
+        ("zeros.idx", bytes(100), "preprocess the text again"),
         ("x.h5", gzip.compress(b"\x89HDF\r\n\x1a\n"), "compressed (gzip)"),
         ("x.jsonl", b'{"text": "a"}\n', "text_to_tokens.py"),
         ("X.JSONL", b'{"text": "a"}\n', "text_to_tokens.py"),

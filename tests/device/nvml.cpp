@@ -6,6 +6,8 @@
 //   power_mw none     GPU and driver do not tell it
 //   0.p2p_1 3         the status of reads from GPU 0 in GPU 1
 //   1.xid 79          GPU 1 reports it, once for each line
+#include "common/nvml.h"
+
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -14,8 +16,6 @@
 #include <optional>
 #include <string>
 #include <vector>
-
-#include "common/nvml_abi.h"
 
 namespace {
 

@@ -10,7 +10,7 @@
 
 #include "runtime/ddp/collectives.h"
 #include "runtime/lockstep.h"
-#include "runtime/train/rehearsal.h"
+#include "runtime/train/random_state.h"
 #include "tests/device/simulation.h"
 #include "tests/integration/data/loader_fixture.h"
 #include "tests/integration/ddp/models.h"

@@ -30,9 +30,9 @@ SLURM_OPTIONS = {"--help", "--version", "--cpu-bind"}  # --help shows the last o
 PLUGIN = re.findall(r'\{Option::\w+, "([\w-]+)"', (ROOT / "common/leaf/options/options.cpp").read_text())
 TOOLS = ("lockstep-pack", "lockstep-stage", "lockstep-pin", "lockstep-plan", "lockstep-exporter", "lockstep-report",
          "lockstep-top", "lockstep-doctor", "lockstep-run")
-# Options of other programs: groupadd, torchrun, GoogleTest, TensorBoard, pyxis.
+# Options of other programs: groupadd, srun, torchrun, GoogleTest, TensorBoard, pyxis.
 OTHERS = {"--container-mounts", "--system", "--nproc-per-node", "--gtest_filter", "--logdir", "--nproc_per_node", "--hpc-job-mapping-dir",
-          "--storage.tsdb.retention.time"}
+          "--storage.tsdb.retention.time", "--max-restarts", "--kill-on-bad-exit"}
 
 # These pages submit jobs: tests/cluster/home_test.sh and examples_test.sh run them.
 ON_THE_CLUSTER = ("docs/start/no-root.md", "docs/start/python.md")

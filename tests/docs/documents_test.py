@@ -47,6 +47,7 @@ DOCUMENTS = [
     ("cut.jsonl.gz", gzip.compress(JSON_LINES * 9)[:-9], "cut.jsonl.gz: cannot be read after line "),
     ("bad.csv.gz", gzip.compress(TABLE)[:10] + b"\xff" * 30, "bad.csv.gz: cannot be read after line 0: Error -3"),
     ("plain.jsonl.gz", JSON_LINES, "plain.jsonl.gz: cannot be read after line 0: Not a gzipped file"),
+    ("empty.jsonl.gz", b"", "empty.jsonl.gz: cannot be read after line 0: the file is empty"),
     ("plain.jsonl.xz", JSON_LINES, "plain.jsonl.xz: cannot be read after line 0: Input format not supported"),
     ("many.csv", TABLE + b"3,c, d\n", "many.csv:4: 3 cells, but 2 columns: put a cell that contains the separator"),
     ("few.csv", TABLE + b"\n3\n", "few.csv:5: 1 cells, but 2 columns"), ("few.tsv", b"text\tx\na\n", "few.tsv:2: 1 cells, but 2"),

@@ -16,8 +16,8 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "exporters/report/page.h"
 #include "exporters/report/picture.h"
+#include "exporters/report/report.h"
 
 namespace {
 

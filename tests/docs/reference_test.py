@@ -111,7 +111,7 @@ def check_alerts():
 
 def check_phases():
     page = "docs/users/metrics.md"
-    table = re.search(r"kPhaseNames[^{]*\{(.*?)\}", read("exporters/record/layout.h"), re.DOTALL)
+    table = re.search(r"kPhaseNames[^{]*\{(.*?)\}", read("exporters/record/record.h"), re.DOTALL)
     compare(page, "phase", set(re.findall(r'"(\w+)"', table[1])), names(page, r"\| phase \|", r"^(\w+)$"))
 
 
@@ -183,6 +183,12 @@ def check_paths():
         for name in re.findall(r"(?<![\w/.-])\w+\.(?:cpp|h)\b", line) if folders else ():
             if not any((folder / name).exists() for folder in folders):
                 wrong.append(f"docs/design.md: there is no {name} beside the file of its line")
+    # The way of a step time stays as short as the page says, the headers included.
+    way = read("docs/design.md").split("**A step time**")[1].split("Grafana")[0]
+    files = {file for line in way.splitlines() if "its copy" not in line for file in FILE.findall(line)}
+    files |= {file.replace(".cpp", ".h") for file in files if (ROOT / file.replace(".cpp", ".h")).exists()}
+    if len(files) != 11 or "eleven files" not in way:
+        wrong.append(f"docs/design.md: a step time passes {len(files)} files: {', '.join(sorted(files))}")
 
 
 def check_remedies():

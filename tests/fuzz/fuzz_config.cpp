@@ -7,7 +7,6 @@
 #include <string_view>
 
 #include "common/leaf/options/config.h"
-#include "plugin/spank/pinning/gpus.h"
 #include "plugin/spank/pinning/pinning.h"
 #include "plugin/spank/process/report.h"
 

@@ -8,10 +8,8 @@
 
 #include "common/files.h"
 #include "exporters/node/collector.h"
-#include "exporters/record/snapshot.h"
-#include "exporters/record/writer.h"
-#include "exporters/report/page.h"
-#include "exporters/report/text.h"
+#include "exporters/record/record.h"
+#include "exporters/report/report.h"
 #include "exporters/top/live.h"
 #include "tests/fuzz/fuzz_input.h"
 #include "tests/unit/exporters/temporary_folder.h"

@@ -9,8 +9,7 @@
 #include <vector>
 
 #include "staging/pack/index.h"
-#include "staging/pack/index_builder.h"
-#include "staging/pack/member_check.h"
+#include "staging/pack/shard_check.h"
 #include "tests/fuzz/fuzz_input.h"
 
 using namespace lockstep;

@@ -23,7 +23,7 @@
 
 #include "common/clock.h"
 #include "common/error.h"
-#include "common/median.h"
+#include "common/statistics.h"
 #include "common/tool.h"
 #include "runtime/data/loader.h"
 #include "runtime/lockstep.h"

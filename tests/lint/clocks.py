@@ -26,7 +26,7 @@ MEASURE = {
     "runtime/ddp/lateness.cpp",
     "runtime/ddp/sync_observer.cpp",
     "runtime/profile/",
-    "runtime/train/checkpoint/load_log.cpp",
+    "runtime/train/checkpoint/reader.cpp",
     "runtime/train/checkpoint/writer.cpp",  # how often it tells its progress
     "runtime/train/debug.cpp",
 }
@@ -35,7 +35,7 @@ HARMLESS = {
     "runtime/comm/control/control_channel.cpp",
     "runtime/comm/cpu/alarm.cpp",
     "runtime/comm/cpu/communicator.cpp",
-    "runtime/train/checkpoint/background.cpp",
+    "runtime/train/checkpoint/file_progress.cpp",
     "runtime/train/checkpoint/folder_lock.cpp",  # another process writes into its lock all the time
     "runtime/train/checkpoint/folder_lock.h",  # how often it asks Slurm
 }

@@ -31,7 +31,7 @@ ALLOWED = {
     "runtime/prometheus": ["common", "runtime/comm", "runtime/prometheus", "exporters/families", "exporters/record"],
     "runtime/train": ["common", "runtime/profile/accelerator.h", "runtime/profile/module_owners.h", "runtime/profile/operator_faults.h", "runtime/profile/operators.h", "runtime/torch_archive.h", "runtime/torch_version.h", "runtime/comm", "runtime/ddp", "runtime/train"],
     "runtime/data": ["common", "runtime/profile", "runtime/comm", "runtime/ddp", "runtime/data", "staging/pack", "runtime/torch_archive.h"],
-    "exporters/record": ["exporters/record"],
+    "exporters/record": ["common/leaf", "exporters/record"],
     "exporters/families": ["common", "exporters/record", "exporters/families"],
     "exporters": ["common", "exporters/staging_record.h"],
     "exporters/node": ["common", "exporters/staging_record.h", "exporters/record", "exporters/families", "exporters/node"],

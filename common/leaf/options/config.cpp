@@ -9,10 +9,8 @@
 #include <charconv>
 
 #include "common/leaf/error.h"
-#include "common/leaf/number.h"
-#include "common/leaf/port.h"
-#include "common/leaf/split.h"
-#include "common/leaf/subnet.h"
+#include "common/leaf/network.h"
+#include "common/leaf/text.h"
 #include "common/leaf/unique_fd.h"
 
 namespace lockstep {

@@ -3,8 +3,6 @@
 #include <algorithm>
 
 #include "common/leaf/error.h"
-#include "common/leaf/number.h"
-#include "common/leaf/split.h"
 #include "common/leaf/text.h"
 
 namespace lockstep {

@@ -5,7 +5,6 @@
 #include <cstdlib>
 
 #include "plugin/spank/contexts/context.h"
-#include "plugin/spank/contexts/invocation.h"
 #include "plugin/spank/process/report.h"
 #include "plugin/spank/staging/sources.h"
 

@@ -1,9 +1,8 @@
-#include "plugin/spank/contexts/invocation.h"
-
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
 
+#include "plugin/spank/contexts/context.h"
 #include "plugin/spank/process/report.h"
 
 namespace lockstep::spank {

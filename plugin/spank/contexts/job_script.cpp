@@ -7,7 +7,6 @@
 #include <cstdlib>
 
 #include "plugin/spank/contexts/context.h"
-#include "plugin/spank/contexts/invocation.h"
 #include "plugin/spank/process/folder.h"
 #include "plugin/spank/process/process.h"
 #include "plugin/spank/process/report.h"

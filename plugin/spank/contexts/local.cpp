@@ -8,11 +8,9 @@
 #include <initializer_list>
 #include <string_view>
 
-#include "common/leaf/host_name.h"
-#include "common/leaf/port.h"
+#include "common/leaf/network.h"
 #include "common/leaf/random.h"
 #include "plugin/spank/contexts/context.h"
-#include "plugin/spank/contexts/invocation.h"
 #include "plugin/spank/process/process.h"
 #include "plugin/spank/process/report.h"
 #include "plugin/spank/staging/srun_link.h"

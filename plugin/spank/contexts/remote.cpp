@@ -15,21 +15,16 @@
 #include <vector>
 
 #include "common/leaf/cpu_list.h"
-#include "common/leaf/host_name.h"
-#include "common/leaf/number.h"
-#include "common/leaf/split.h"
+#include "common/leaf/network.h"
+#include "common/leaf/text.h"
 #include "common/leaf/unique_fd.h"
 #include "plugin/spank/contexts/context.h"
-#include "plugin/spank/contexts/invocation.h"
-#include "plugin/spank/pinning/gpus.h"
 #include "plugin/spank/pinning/pinning.h"
 #include "plugin/spank/process/folder.h"
 #include "plugin/spank/process/node_tasks.h"
 #include "plugin/spank/process/process.h"
 #include "plugin/spank/process/report.h"
 #include "plugin/spank/process/step_folders.h"
-#include "plugin/spank/staging/helper_cpus.h"
-#include "plugin/spank/staging/lease.h"
 #include "plugin/spank/staging/staging.h"
 
 namespace lockstep::spank {
@@ -214,7 +209,7 @@ void make_lifetime_pipe(PreparedStep& step) {
   }
 }
 
-// The exporter holds a shared lock on the folder of the records (exporters/node/scanner.h).
+// The exporter holds a shared lock on the folder of the records (exporters/node/collector.h).
 bool exporter_runs(const Folder& records) {
   // A descriptor with O_PATH cannot be locked.
   const UniqueFd folder(::openat(records.fd(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
@@ -363,7 +358,7 @@ void pin_task(spank_t spank, const PreparedStep& step, std::uint32_t task) {
   const TaskPlacement placement = step.tasks->placement(task);
   if (placement.cpus.empty()) return;
   try {
-    if (step.settings.pin.memory == "interleave") interleave_memory(placement);
+    if (step.settings.pin.memory == "interleave") interleave_memory(parse_cpu_list(placement.numa));
     bind(placement);
     set_task_variables(spank, placement);
   } catch (const Error& error) {

@@ -1,20 +1,77 @@
 #include "plugin/spank/pinning/pinning.h"
 
-#include <sys/syscall.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <array>
-#include <cerrno>
 #include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <set>
 #include <sstream>
 
 #include "common/leaf/cpu_list.h"
-#include "plugin/spank/pinning/gpus.h"
+#include "common/leaf/text.h"
 #include "plugin/spank/process/process.h"
 #include "plugin/spank/process/report.h"
 
 namespace lockstep::spank {
+namespace {
+
+constexpr std::size_t kMaxGpus = 1024;
+
+}  // namespace
+
+std::vector<std::string> split_list(const std::string& text) {
+  if (text.empty()) return {};
+  const std::vector<std::string_view> items = split(text, ',');
+  return {items.begin(), items.end()};
+}
+
+std::vector<std::string> gpus_of_task(const std::string& visible, const std::string& of_step) {
+  const std::vector<std::string> numbers = split_list(visible);
+  const std::vector<std::string> step = split_list(of_step);
+  const auto usable = [](const std::vector<std::string>& list) {
+    return !list.empty() && list.size() <= kMaxGpus && std::all_of(list.begin(), list.end(), is_number);
+  };
+  if (!usable(numbers) || !usable(step)) return {};
+  const bool within_step = std::all_of(numbers.begin(), numbers.end(), [&](const std::string& number) {
+    return std::stoull(number) < step.size();
+  });
+  std::vector<std::string> gpus;
+  for (const std::string& number : numbers) {
+    gpus.push_back(within_step ? step[std::stoull(number)] : number);
+    if (std::find(step.begin(), step.end(), gpus.back()) == step.end()) return {};
+  }
+  return gpus;
+}
+
+std::string list_for_plan(const std::vector<std::vector<std::string>>& of_tasks) {
+  if (of_tasks.empty() || of_tasks.front().empty()) return "";
+  const auto& first = of_tasks.front();
+  if (std::all_of(of_tasks.begin(), of_tasks.end(), [&](const auto& each) { return each == first; })) {
+    return join(first, ",");
+  }
+  std::vector<std::string> all;
+  for (const auto& each : of_tasks) {
+    if (each.size() != first.size()) return "";
+    all.insert(all.end(), each.begin(), each.end());
+  }
+  // Tasks that share only some of their GPUs: equal blocks cannot express that.
+  return std::set<std::string>(all.begin(), all.end()).size() == all.size() ? join(all, ",") : "";
+}
+
+std::string pci_address(const std::string& number, const std::string& listed) {
+  std::error_code error;
+  for (std::filesystem::directory_iterator gpu(listed, error); gpu != end(gpu); gpu.increment(error)) {
+    if (error) break;
+    std::ifstream about(gpu->path() / "information");
+    for (std::string line; std::getline(about, line);) {
+      if (!line.starts_with("Device Minor:")) continue;
+      const std::size_t at = line.find_first_of("0123456789");
+      if (at != std::string::npos && line.substr(at) == number) return gpu->path().filename().string();
+    }
+  }
+  return number;
+}
+
 namespace {
 
 std::string field(const std::string& text) {
@@ -133,21 +190,6 @@ void bind(const TaskPlacement& placement) {
   const std::vector<int> workers = parse_cpu_list(placement.workers);
   cpus.insert(cpus.end(), workers.begin(), workers.end());
   bind_this_thread(cpus);
-}
-
-void interleave_memory(const TaskPlacement& placement) {
-  constexpr int kInterleave = 3;  // MPOL_INTERLEAVE of linux/mempolicy.h, which some systems lack
-  constexpr std::size_t kBits = 8 * sizeof(unsigned long);
-  const std::vector<int> numbers = parse_cpu_list(placement.numa);
-  if (numbers.empty()) return;
-  std::array<unsigned long, kMaxCpus / kBits> nodes{};
-  for (const int number : numbers) {  // below kMaxCpus
-    const auto node = static_cast<std::size_t>(number);
-    nodes.at(node / kBits) |= 1UL << (node % kBits);
-  }
-  if (::syscall(SYS_set_mempolicy, kInterleave, nodes.data(), kMaxCpus + 1) != 0) {
-    throw Error("cannot interleave memory over NUMA nodes " + placement.numa + ": " + errno_text(errno));
-  }
 }
 
 std::vector<const char*> outer_openmp_variables(const std::function<std::string(const char*)>& variable) {

@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "common/leaf/error.h"
-#include "common/leaf/split.h"
+#include "common/leaf/text.h"
 
 namespace lockstep::spank {
 namespace {

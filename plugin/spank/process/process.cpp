@@ -15,7 +15,7 @@
 #include <string_view>
 
 #include "common/leaf/become_user.h"
-#include "common/leaf/memory_file.h"
+#include "common/leaf/descriptors.h"
 #include "plugin/spank/process/report.h"
 
 namespace lockstep::spank {

@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "common/leaf/pipe.h"
+#include "common/leaf/descriptors.h"
 
 namespace lockstep::spank {
 

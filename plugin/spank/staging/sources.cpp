@@ -10,9 +10,8 @@
 #include <map>
 
 #include "common/leaf/error.h"
-#include "common/leaf/source_link.h"
 #include "common/leaf/source_name.h"
-#include "common/leaf/split.h"
+#include "common/leaf/text.h"
 
 namespace lockstep::spank {
 namespace {

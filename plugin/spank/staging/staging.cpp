@@ -1,17 +1,26 @@
 #include "plugin/spank/staging/staging.h"
 
+#include <sys/file.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <csignal>
+#include <fstream>
+#include <iterator>
+#include <numeric>
 #include <string_view>
 
+#include "common/leaf/cpu_list.h"
+#include "common/leaf/error.h"
 #include "common/leaf/source_name.h"
+#include "common/leaf/text.h"
 #include "plugin/spank/process/process.h"
 #include "plugin/spank/process/report.h"
 #include "plugin/spank/staging/sources.h"
 
 namespace lockstep::spank {
+
 namespace {
 
 constexpr int kSignalled = 128;
@@ -19,15 +28,6 @@ constexpr int kSignalled = 128;
 // By scancel or Ctrl-C.
 bool was_cancelled(int code) {
   return code == kSignalled + SIGTERM || code == kSignalled + SIGINT;
-}
-
-// `before`, a number, `after`
-bool has_number(std::string_view text, std::string_view before, std::string_view after) {
-  const std::size_t begin = text.find(before);
-  if (begin == std::string_view::npos) return false;
-  text.remove_prefix(begin + before.size());
-  const std::size_t digits = std::min(text.find_first_not_of("0123456789"), text.size());
-  return digits > 0 && text.substr(digits).starts_with(after);
 }
 
 }  // namespace
@@ -41,15 +41,21 @@ bool was_killed(int code) {
 
 bool is_data_folder(const std::string& folder, uid_t uid) {
   const std::string jobs = "/" + std::to_string(uid) + "/jobs/";
-  if (has_number(folder, jobs, "/data")) return folder.ends_with("/data");
-  if (!has_number(folder, jobs, "-")) return false;
-  const std::size_t restart = folder.find('-', folder.find(jobs));
-  return folder.ends_with("/data") && has_number(folder.substr(restart), "-", "/data");
+  constexpr std::string_view kData = "/data";
+  const std::size_t at = folder.rfind(jobs);
+  if (at == std::string::npos || !folder.ends_with(kData)) return false;
+  const std::size_t begin = at + jobs.size();
+  if (folder.size() < begin + kData.size()) return false;
+  const std::string job = folder.substr(begin, folder.size() - kData.size() - begin);
+  const std::size_t dash = std::min(job.find('-'), job.size());  // JOB, or JOB-RESTART
+  return is_number(job.substr(0, dash)) && (dash == job.size() || is_number(job.substr(dash + 1)));
 }
 
 bool is_record_folder(const std::string& folder, const std::string& records, uid_t uid) {
   const std::string of_user = records + "/" + std::to_string(uid) + "/";
-  return folder.starts_with(of_user) && has_number(folder, of_user, ".");
+  const std::size_t dot = folder.find('.', of_user.size());
+  return folder.starts_with(of_user) && dot != std::string::npos &&
+         is_number(folder.substr(of_user.size(), dot - of_user.size()));
 }
 
 const std::string& tier_folder(const Config& config, const Settings& settings) {
@@ -169,6 +175,78 @@ WorkResult stage(const StepOnNode& step, const Config& config, const Settings& s
   say(step.node + ": " + program + " succeeded, but " + missing + " is not in " + data_folder(step) +
       ": check that 'helpers' in lockstep.conf names the right program");
   return WorkResult::failed;
+}
+
+namespace {
+
+std::vector<int> without(const std::vector<int>& cpus, const std::vector<int>& excluded) {
+  std::vector<int> rest;
+  std::copy_if(cpus.begin(), cpus.end(), std::back_inserter(rest),
+               [&](int cpu) { return std::find(excluded.begin(), excluded.end(), cpu) == excluded.end(); });
+  return rest;
+}
+
+// Whether Slurm gives CPUs to this process's job or step. A line of `groups` is NUMBER:CONTROLLERS:PATH. Version 1 has a group
+// for CPUs only where Slurm confines steps; version 2 has it in any case, without CPUs in it where Slurm does not.
+bool has_cpus_from_slurm(const std::string& groups, const std::string& root) {
+  std::ifstream lines(groups);
+  for (std::string line; std::getline(lines, line);) {
+    const std::vector<std::string_view> fields = split(line, ':');
+    if (fields.size() != 3) continue;
+    std::string path(fields[2]);
+    const std::vector<std::string_view> controllers = split(fields[1], ',');
+    const bool version_1 = std::find(controllers.begin(), controllers.end(), "cpuset") != controllers.end();
+    if (!version_1 && !fields[1].empty()) continue;
+    for (; path.find("/job_") != std::string::npos; path.resize(path.rfind('/'))) {
+      std::string cpus;
+      std::ifstream file(root + path + "/cpuset.cpus");
+      if (version_1 || (std::getline(file, cpus) && !cpus.empty())) return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
+std::vector<int> step_cpus(std::uint32_t granted, const std::string& groups, const std::string& root) {
+  const long online = ::sysconf(_SC_NPROCESSORS_ONLN);
+  std::vector<int> possible;
+  try {
+    const std::vector<int> bound = cpus_of_this_thread();
+    std::vector<int> all(kMaxCpus);
+    std::iota(all.begin(), all.end(), 0);
+    bind_this_thread(all);  // the kernel reduces it to the CPUs of the control group
+    possible = cpus_of_this_thread();
+    bind_this_thread(bound);
+  } catch (const Error&) {
+    return {};
+  }
+  const bool known = static_cast<long>(possible.size()) < online || static_cast<long>(granted) >= online ||
+                     has_cpus_from_slurm(groups, root);
+  return known ? possible : std::vector<int>{};
+}
+
+std::vector<int> spare_cpus(const std::vector<int>& step, const std::vector<int>& of_tasks,
+                            const std::vector<int>& computing) {
+  for (const auto& taken : {of_tasks, computing}) {
+    std::vector<int> free = without(step, taken);
+    if (!free.empty()) return free;
+  }
+  return step;
+}
+
+StepLease StepLease::take(const std::string& store, const std::string& name) {
+  const uid_t uid = ::geteuid();
+  const gid_t gid = ::getegid();
+  Folder held = Folder::open_path(store).own("leases", uid, gid, 0700).own("held", uid, gid, 0700);
+  UniqueFd fd = held.lock_shared(name);
+  return {std::move(held), name, std::move(fd)};
+}
+
+void StepLease::remove_name() const {
+  if (::flock(fd_.get(), LOCK_EX | LOCK_NB) == 0 && folder_.is_name_of(name_, fd_.get())) {
+    ::unlinkat(folder_.fd(), name_.c_str(), 0);
+  }
 }
 
 }  // namespace lockstep::spank

@@ -1,13 +1,18 @@
 // Stages a step's sources on one node: runs lockstep-stage and judges its end.
 //
-// Threads: a task's process before exec; it has one thread.
+// Threads: a task's process before exec; it has one thread. StepLease: slurmstepd's main thread; in user_init it acts as the
+// job's user, in exit as root.
 #pragma once
 
+#include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/leaf/options/config.h"
 #include "common/leaf/options/options.h"
+#include "common/leaf/unique_fd.h"
+#include "plugin/spank/process/folder.h"
 #include "plugin/spank/process/node_tasks.h"
 #include "plugin/spank/staging/srun_link.h"
 #include "staging/step/request.h"
@@ -50,5 +55,43 @@ bool is_record_folder(const std::string& folder, const std::string& records, uid
 
 /// The first source that the step's tasks would not find, or "".
 std::string missing_source(const StepOnNode& step, const std::vector<std::string>& sources);
+
+/// The step's CPUs as the control group has them, also those that the calling task is not bound to. None if
+/// the step was given only part of the node (`granted` CPUs) and no control group confines it: then the
+/// step's CPUs are unknown. A control group may contain the whole node, where `granted` may be a number of cores. `groups` lists
+/// the control groups of this process, whose files are below `root`.
+std::vector<int> step_cpus(std::uint32_t granted, const std::string& groups = "/proc/self/cgroup",
+                           const std::string& root = "/sys/fs/cgroup");
+
+/// Those of the step's CPUs (ascending) that no task was given; if there are none, those on which no task
+/// computes; if there are none of these either, all. `of_tasks` are the CPUs of all tasks, `computing` those
+/// for compute.
+std::vector<int> spare_cpus(const std::vector<int>& step, const std::vector<int>& of_tasks,
+                            const std::vector<int>& computing);
+
+/// A step's lease on the objects that it uses in the user's store: a file, leases/held/JOB.STEP, with a shared lock.
+/// lockstep-stage gives the file a second name for each object that the step uses; nobody uses an object whose lease files can
+/// all be locked exclusively. The kernel frees the lock when the last process that holds it ends, however it ends, so nothing
+/// needs cleaning after a kill or a reboot. The destructor leaves the file's name: a forked process may still hold the lock.
+class StepLease {
+ public:
+  /// Takes the lease in a store that exists and belongs to the calling user. Throws Error naming the path and
+  /// the reason.
+  static StepLease take(const std::string& store, const std::string& name);
+
+  /// For a step that has ended: removes the name, unless another component of a heterogeneous step, which has
+  /// the same job and step numbers, holds the lock too.
+  void remove_name() const;
+
+  std::string path() const { return folder_.path() + "/" + name_; }
+
+ private:
+  StepLease(Folder folder, std::string name, UniqueFd fd)
+      : folder_(std::move(folder)), name_(std::move(name)), fd_(std::move(fd)) {}
+
+  Folder folder_;
+  std::string name_;
+  UniqueFd fd_;
+};
 
 }  // namespace lockstep::spank

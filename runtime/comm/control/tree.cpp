@@ -9,7 +9,7 @@
 #include <cstdio>
 
 #include "common/error.h"
-#include "common/leaf/open_files.h"
+#include "common/leaf/descriptors.h"
 #include "common/sockets.h"
 #include "runtime/comm/control/sockets.h"
 #include "runtime/comm/timeout.h"

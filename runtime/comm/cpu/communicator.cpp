@@ -67,7 +67,8 @@ constexpr std::chrono::microseconds kPoll{10};
 constexpr std::chrono::microseconds kNap{20};
 constexpr std::chrono::microseconds kLongestNap{500};
 
-// By default Linux may let a sleep take 50 µs more than was asked for. So the first nap of a thread sets that to 1 µs.
+// By default Linux may let a sleep take 50 µs more than was asked for. So the first nap of a thread sets that to 1 µs, and
+// leaves it so: to set it twice for each nap would take longer than the nap.
 void nap(std::chrono::nanoseconds duration) {
   [[maybe_unused]] thread_local const int set = ::prctl(PR_SET_TIMERSLACK, 1000);
   std::this_thread::sleep_for(duration);
@@ -343,6 +344,7 @@ void CpuCommunicator::drive_until(const std::function<bool()>& ended, const std:
       const std::scoped_lock lock(mutex_);
       if (ended()) return;
       moved = advance(true);
+      if (is_caller && ended()) return;
       exchanging = group_.exchanging();
     }
     Progress others;

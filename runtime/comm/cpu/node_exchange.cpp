@@ -20,8 +20,7 @@ constexpr std::uint64_t kSegmentTags = 512;  // more than can be active
 constexpr int kUnusedTag = kFirstTag - 1;
 
 constexpr std::size_t kUncalledBytes = std::size_t{128} << 10;  // between two calls of MPI
-
-constexpr std::size_t kBurstBytes = std::size_t{256} << 10;  // sent without polling
+constexpr std::size_t kBurstBytes = std::size_t{256} << 10;     // sent without polling
 
 constexpr std::size_t kAlignment = 64;
 constexpr std::size_t aligned(std::size_t bytes) {
@@ -439,6 +438,8 @@ void NodeExchange::take_operands(Segment& segment) const {
   const NodeOperation& operation = *segment.running->operation;
   const DataType type = segment.buffer().type;
   const std::size_t size = size_of(type);
+  if (!operation.wide && operation.operands.size() == 1 && operation.operands[0] == segment.buffer().data)
+    return;  // they are where they travel from
   in_pieces(segment.count, size, [&](std::size_t begin, std::size_t count) {
     for (const auto& block : operation.sent) {
       const std::size_t first = block.place * segment.count + begin;

@@ -16,7 +16,7 @@
 
 #include "common/error.h"
 #include "common/job_limits.h"
-#include "common/leaf/memory_file.h"
+#include "common/leaf/descriptors.h"
 #include "common/leaf/unique_fd.h"
 #include "common/units.h"
 

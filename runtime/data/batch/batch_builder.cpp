@@ -3,14 +3,79 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <array>
+#include <cstring>
+#include <limits>
+#include <numeric>
 #include <utility>
 
 #include "common/error.h"
-#include "runtime/data/batch/widen.h"
-#include "runtime/data/name_sample.h"
-#include "runtime/data/sample_seeds.h"
+#include "common/vectorised.h"
 
 namespace lockstep::data {
+namespace {
+
+// The loops that take most of a worker's time.
+
+template <typename Token>
+void widen_all(const std::byte* packed, std::span<std::int64_t> out) {
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    Token token;
+    std::memcpy(&token, packed + i * sizeof(Token), sizeof(Token));
+    out[i] = token;
+  }
+}
+
+// In blocks, because the compiler cannot vectorise a loop whose results overlap its inputs.
+template <typename Token>
+void narrow_all(std::span<std::int64_t> tokens) {
+  std::array<Token, 256> block;
+  auto* out = reinterpret_cast<std::byte*>(tokens.data());
+  for (std::size_t first = 0; first < tokens.size(); first += block.size()) {
+    const std::size_t count = std::min(block.size(), tokens.size() - first);
+    for (std::size_t i = 0; i < count; ++i) block[i] = static_cast<Token>(tokens[first + i]);
+    std::memcpy(out, block.data(), count * sizeof(Token));
+    out += count * sizeof(Token);
+  }
+}
+
+// Prefetches memory that will be read soon: samples are in random order, so the processor cannot predict
+// the next.
+void prefetch_memory(std::span<const std::byte> bytes) {
+  constexpr std::size_t kLine = 64;
+  constexpr std::size_t kMaxBytes = 2048;  // the processor prefetches the rest
+  for (std::size_t at = 0; at < bytes.size() && at < kMaxBytes; at += kLine) {
+    __builtin_prefetch(bytes.data() + at);
+  }
+}
+
+}  // namespace
+
+LOCKSTEP_VECTORISED
+std::size_t narrow(std::span<std::int64_t> tokens) {
+  std::int64_t bits = 0;  // of all tokens, with the complement of negative ones
+  std::int64_t sign = 0;
+  for (const std::int64_t token : tokens) {
+    bits |= token ^ (token >> 63);
+    sign |= token;
+  }
+  if (sign >= 0 && bits <= std::numeric_limits<std::uint16_t>::max()) {
+    narrow_all<std::uint16_t>(tokens);
+    return sizeof(std::uint16_t);
+  }
+  if (bits > std::numeric_limits<std::int32_t>::max()) return sizeof(std::int64_t);
+  narrow_all<std::int32_t>(tokens);
+  return sizeof(std::int32_t);
+}
+
+LOCKSTEP_VECTORISED
+void widen(const std::byte* packed, std::size_t token_bytes, std::span<std::int64_t> out) {
+  if (token_bytes == sizeof(std::uint16_t)) {
+    widen_all<std::uint16_t>(packed, out);
+  } else {
+    widen_all<std::uint32_t>(packed, out);
+  }
+}
 
 // Pointers into the tensors of the batch; null for those that a device makes.
 struct BatchBuilder::Target {
@@ -24,14 +89,10 @@ struct BatchBuilder::Target {
 };
 
 BatchBuilder::BatchBuilder(const pack::Reader& reader, std::span<const std::uint32_t> lengths,
-                           BuildOptions options)
-    : reader_(reader),
+                           const BuildOptions& options)
+    : HostBatchBuilder(reader, options, buffer_bytes(options.plan, options.for_device)),
       lengths_(lengths),
-      options_(std::move(options)),
-      buffers_(std::make_shared<BatchBuffers>(buffer_bytes(options_.plan, options_.for_device),
-                                              options_.page_locked)),
-      packed_(static_cast<std::size_t>(options_.workers)),
-      skipped_(options_.skip_damaged) {
+      packed_(static_cast<std::size_t>(options.workers)) {
 }
 
 std::size_t BatchBuilder::buffer_bytes(const PlanOptions& plan, bool for_device) {
@@ -45,8 +106,9 @@ std::size_t BatchBuilder::buffer_bytes(const PlanOptions& plan, bool for_device)
   return layout.used();
 }
 
-BatchBuilder::Target BatchBuilder::allocate(HostBatch& host, std::span<const SampleId> samples,
-                                            const PlanOptions& plan) {
+// Makes the batch's tensors.
+BatchBuilder::Target BatchBuilder::place(HostBatch& host, std::span<const SampleId> samples,
+                                         const PlanOptions& plan) const {
   const auto rows = static_cast<std::int64_t>(samples.size());
   Target target{};
   std::vector<std::int64_t> shape;
@@ -61,7 +123,6 @@ BatchBuilder::Target BatchBuilder::allocate(HostBatch& host, std::span<const Sam
     for (const SampleId id : samples) places += length_of(id, plan);
     shape = {static_cast<std::int64_t>(places)};
   }
-  host.buffer = buffers_->take();
   BufferLayout layout;
   const auto add = [&](torch::Tensor& tensor, torch::IntArrayRef sizes, torch::ScalarType type) {
     std::size_t bytes = torch::elementSize(type);
@@ -78,7 +139,7 @@ BatchBuilder::Target BatchBuilder::allocate(HostBatch& host, std::span<const Sam
   Batch& batch = host.batch;
   // First what is copied to a device, with the tokens at its end: narrow tokens need only the beginning of their place.
   target.ends = reinterpret_cast<std::int32_t*>(add(batch.cu_seqlens, {rows + 1}, torch::kInt32));
-  if (!options_.for_device || options_.transform) {
+  if (!options_.for_device || options_.loader.transform) {
     target.loss_mask = reinterpret_cast<bool*>(add(batch.loss_mask, shape, torch::kBool));
   }
   target.tokens = reinterpret_cast<std::int64_t*>(add(batch.tokens, shape, torch::kInt64));
@@ -154,12 +215,12 @@ std::size_t BatchBuilder::take_sample(SampleId id, std::span<const std::byte> pa
     std::fill(mask.begin(), mask.end(), true);
     mask.front() = false;  // no token before it predicts it
   }
-  if (!options_.transform) return tokens.size();
-  Sample sample{.id = id, .key = reader_.key(sample_of(id)), .tokens = tokens, .loss_mask = mask};
-  sample.seed = sample_seed(options_.plan, epoch, id);
-  sample.worker = worker;
-  sample.worker_seed = worker_seed(options_.plan, epoch, options_.rank, worker);
-  options_.transform(sample);
+  if (!options_.loader.transform) return tokens.size();
+  Sample sample;
+  sample.tokens = tokens;
+  sample.loss_mask = mask;
+  describe(sample, id, epoch, worker);
+  options_.loader.transform(sample);
   if (sample.tokens.data() != tokens.data() || sample.tokens.empty() ||
       sample.tokens.size() > tokens.size()) {
     fail("a transform may only change tokens in place and shorten the sample at its end");
@@ -180,15 +241,12 @@ void BatchBuilder::drop_unused_places(Batch& batch, std::size_t samples, bool pa
 }
 
 HostBatch BatchBuilder::build(const MicroBatch& micro_batch, int worker) {
-  HostBatch host;
-  host.micro_batch = micro_batch;
+  HostBatch host = begin_batch(micro_batch);
   if (!micro_batch.block) return host;
   const auto samples = micro_batch.samples(options_.rank);
   Batch& batch = host.batch;
-  batch.step = static_cast<std::int64_t>(micro_batch.step_of_epoch());
-  batch.last_of_step = micro_batch.last_of_step();
   const PlanOptions& plan = micro_batch.block->block.plan.options();
-  const Target target = allocate(host, samples, plan);
+  const Target target = place(host, samples, plan);
   const bool padded = plan.padded;
 
   std::size_t at = 0;  // place of the sample in the batch's tensors
@@ -201,22 +259,18 @@ HostBatch BatchBuilder::build(const MicroBatch& micro_batch, int worker) {
     std::span<bool> mask;
     if (target.loss_mask != nullptr) mask = {target.loss_mask + at, planned};
     std::size_t length = 0;
-    try {
-      naming_sample(reader_, id, options_.rank, batch.step, [&] {
-        if (i + 1 < samples.size()) prefetch(sample_of(samples[i + 1]));
-        const auto packed = reading_sample([&] { return packed_bytes(sample_of(id), worker); });
-        length = take_sample(id, packed, {target.tokens + at, planned}, mask, micro_batch.epoch, worker);
-      });
-    } catch (const DamagedSample& damage) {
-      skipped_.add(reader_, id, damage);
-      ++batch.skipped;
-      continue;
-    }
+    const bool used = use_sample(id, batch, [&] {
+      if (i + 1 < samples.size()) prefetch(sample_of(samples[i + 1]));
+      const auto packed = reading_sample([&] { return packed_bytes(sample_of(id), worker); });
+      length = take_sample(id, packed, {target.tokens + at, planned}, mask, micro_batch.epoch, worker);
+    });
+    if (!used) continue;
     const std::size_t row = padded ? target.row : length;
     host.bytes_read += planned * static_cast<std::size_t>(reader_.token_bytes());
-    if (target.positions != nullptr) count_up({target.positions + at, row});
+    if (target.positions != nullptr)
+      std::iota(target.positions + at, target.positions + at + row, std::int64_t{0});
     if (padded) {
-      std::fill(target.tokens + at + length, target.tokens + at + row, options_.padding_token);
+      std::fill(target.tokens + at + length, target.tokens + at + row, options_.loader.padding_token);
       if (target.loss_mask != nullptr) {
         std::fill(target.loss_mask + at + length, target.loss_mask + at + row, false);
       }
@@ -226,7 +280,7 @@ HostBatch BatchBuilder::build(const MicroBatch& micro_batch, int worker) {
       }
     }
     batch.loss_tokens +=
-        options_.transform
+        options_.loader.transform
             ? std::count(mask.begin(), mask.begin() + static_cast<std::ptrdiff_t>(length), true)
             : static_cast<std::int64_t>(length) - 1;
     total += length;

@@ -4,47 +4,35 @@
 #pragma once
 
 #include <cstddef>
-#include <memory>
+#include <cstdint>
 #include <span>
 #include <vector>
 
 #include "runtime/data/batch/host_batch.h"
-#include "runtime/data/loader_options.h"
-#include "runtime/data/plan/planner.h"
-#include "runtime/data/skipped_samples.h"
-#include "staging/pack/reader.h"
 
 namespace lockstep::data {
 
-struct BuildOptions {
-  int rank = 0;
-  int workers = 1;
-  PlanOptions plan;
-  std::int64_t padding_token = 0;
-  Transform transform;
-  bool mapped = true;
-  bool page_locked = false;
-  /// The batches are copied to a device: tokens stay narrow, and what follows from them is made there
-  /// (complete_on_device()).
-  bool for_device = false;
-  std::uint64_t skip_damaged = 0;
-};
+/// Converts little-endian unsigned tokens of 2 or 4 bytes to int64. `packed` needs no alignment.
+void widen(const std::byte* packed, std::size_t token_bytes, std::span<std::int64_t> out);
+
+/// Rewrites the tokens in place as uint16 if all fit, otherwise as int32, so that fewer bytes travel to a device. Returns
+/// the bytes of each: 2, 4, or 8 if some need int64; they then stay as they are.
+std::size_t narrow(std::span<std::int64_t> tokens);
 
 class BatchBuilder final : public HostBatchBuilder {
  public:
   /// `reader` and `lengths` must outlive the builder.
-  BatchBuilder(const pack::Reader& reader, std::span<const std::uint32_t> lengths, BuildOptions options);
+  BatchBuilder(const pack::Reader& reader, std::span<const std::uint32_t> lengths,
+               const BuildOptions& options);
 
   HostBatch build(const MicroBatch& micro_batch, int worker) override;
 
   /// The maximum size of a batch in bytes.
   static std::size_t buffer_bytes(const PlanOptions& plan, bool for_device);
 
-  const BatchBuffers& buffers() const override { return *buffers_; }
-
  private:
   struct Target;
-  Target allocate(HostBatch& host, std::span<const SampleId> samples, const PlanOptions& plan);
+  Target place(HostBatch& host, std::span<const SampleId> samples, const PlanOptions& plan) const;
   static void drop_unused_places(Batch& batch, std::size_t samples, bool padded);
   static void narrow_tokens(HostBatch& host, const Target& target);
   std::size_t length_of(SampleId id, const PlanOptions& plan) const;
@@ -54,12 +42,8 @@ class BatchBuilder final : public HostBatchBuilder {
   std::size_t take_sample(SampleId id, std::span<const std::byte> packed, std::span<std::int64_t> tokens,
                           std::span<bool> mask, std::uint64_t epoch, int worker);
 
-  const pack::Reader& reader_;
   std::span<const std::uint32_t> lengths_;
-  BuildOptions options_;
-  std::shared_ptr<BatchBuffers> buffers_;
   std::vector<std::vector<std::byte>> packed_;  // of each worker
-  SkippedSamples skipped_;
 };
 
 }  // namespace lockstep::data

@@ -1,4 +1,4 @@
-// A batch in host memory: the pool of buffers for its tensors, and the interface of the classes that build it on the workers.
+// A batch in host memory: the pool of buffers for its tensors, and what the classes share that build it on the workers.
 //
 // Reusing buffers avoids page faults, and page-locking a new one takes milliseconds. All tensors of a batch are in one buffer,
 // so one copy brings them to a device. A buffer returns to the pool when its last tensor is destroyed and no copy in progress
@@ -7,15 +7,21 @@
 // Threads: safe from any; build() with a worker number for each.
 #pragma once
 
+#include <cxxabi.h>
 #include <torch/types.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <vector>
 
+#include "common/error.h"
 #include "runtime/data/epoch_cursor.h"
 #include "runtime/data/loader_options.h"
+#include "runtime/data/plan/options.h"
+#include "staging/pack/reader.h"
 
 namespace lockstep::data {
 
@@ -40,16 +46,13 @@ class BatchBuffers : public std::enable_shared_from_this<BatchBuffers> {
 
   std::size_t capacity() const { return capacity_; }
   bool page_locked() const { return page_locked_; }
-  /// The number of buffers allocated so far.
-  std::size_t made() const;
 
  private:
   torch::Tensor allocate() const;
 
   std::size_t capacity_;  // bytes of each
   bool page_locked_;
-  mutable std::mutex mutex_;
-  std::size_t made_ = 0;
+  std::mutex mutex_;
   std::vector<std::unique_ptr<BatchBuffer>> free_;
 };
 
@@ -81,17 +84,96 @@ struct HostBatch {
   std::size_t bytes_read = 0;  ///< bytes of packed samples
 };
 
+struct BuildOptions {
+  int rank = 0;
+  int workers = 1;
+  PlanOptions plan;
+  LoaderOptions loader = {};  ///< for the contents of batches
+  bool mapped = true;
+  bool page_locked = false;
+  /// The batches are copied to a device: tokens stay narrow, and what follows from them is made there
+  /// (complete_on_device()).
+  bool for_device = false;
+};
+
+/// The stored bytes of a sample cannot be read or decoded. Errors of a transform are not of this type.
+class DamagedSample : public Error {
+ public:
+  using Error::Error;
+};
+
+/// Runs `read`, which reads or decodes a sample: its Error becomes a DamagedSample.
+template <typename Read>
+auto reading_sample(const Read& read) {
+  try {
+    return read();
+  } catch (const UsageError&) {
+    throw;
+  } catch (const Error& damage) {
+    throw DamagedSample(damage.what());
+  }
+}
+
 class HostBatchBuilder {
  public:
+  /// `reader` must outlive the builder. `batch_bytes`: the maximum size of a batch.
+  HostBatchBuilder(const pack::Reader& reader, BuildOptions options, std::size_t batch_bytes)
+      : reader_(reader),
+        options_(std::move(options)),
+        buffers_(std::make_shared<BatchBuffers>(batch_bytes, options_.page_locked)) {}
   virtual ~HostBatchBuilder() = default;
-  HostBatchBuilder() = default;
-  HostBatchBuilder(const HostBatchBuilder&) = delete;
-  HostBatchBuilder& operator=(const HostBatchBuilder&) = delete;
 
   /// Builds the micro-batch of this rank. Throws Error naming the sample that cannot be used.
   virtual HostBatch build(const MicroBatch& micro_batch, int worker) = 0;
 
-  virtual const BatchBuffers& buffers() const = 0;
+  const BatchBuffers& buffers() const { return *buffers_; }
+
+ protected:
+  /// A batch without samples; without a buffer if the micro-batch is the end of an epoch.
+  HostBatch begin_batch(const MicroBatch& micro_batch);
+
+  /// Runs `work` on a sample; it may be user code. Returns false if the sample is damaged and left out
+  /// (LoaderOptions::skip_damaged). Every other exception becomes an Error that names rank, step and sample. If `work` ends
+  /// the thread (pthread_exit), place_of_thread_end() tells the sample.
+  template <typename Work>
+  bool use_sample(SampleId id, Batch& batch, const Work& work) {
+    try {
+      work();
+      return true;
+    } catch (abi::__forced_unwind&) {
+      note_thread_end(id, batch.step);
+      throw;
+    } catch (...) {
+      leave_out_or_throw(id, batch);
+      return false;
+    }
+  }
+
+  /// Fills in what user code learns of each sample. Seeds are the same for a sample and epoch on any worker and rank, and
+  /// different for each worker of each rank.
+  template <typename Described>
+  void describe(Described& sample, SampleId id, std::uint64_t epoch, int worker) const {
+    sample.id = id;
+    sample.key = reader_.key(sample_of(id));
+    sample.seed = seed_of(epoch, id);
+    sample.worker = worker;
+    sample.worker_seed =
+        seed_of(~epoch, static_cast<std::uint64_t>(worker * options_.plan.ranks + options_.rank));
+  }
+
+  const pack::Reader& reader_;
+  const BuildOptions options_;
+  const std::shared_ptr<BatchBuffers> buffers_;
+
+ private:
+  std::uint64_t seed_of(std::uint64_t epoch, std::uint64_t stream) const;
+  std::string name_of(SampleId id, std::int64_t step) const;
+  void note_thread_end(SampleId id, std::int64_t step) const noexcept;
+  void leave_out_or_throw(SampleId id, Batch& batch);
+  void leave_out(SampleId id, const DamagedSample& damage);
+
+  std::mutex skipped_mutex_;
+  std::set<std::size_t> skipped_;  // numbers of samples
 };
 
 }  // namespace lockstep::data

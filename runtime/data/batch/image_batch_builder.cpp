@@ -3,31 +3,33 @@
 #include <torch/torch.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <string_view>
+#include <unordered_map>
 #include <utility>
 
 #include "common/error.h"
-#include "runtime/data/name_sample.h"
-#include "runtime/data/sample_seeds.h"
+#include "common/leaf/text.h"
+#include "runtime/data/plan/order/order.h"
 
 namespace lockstep::data {
 namespace {
 
 constexpr int kLookAtImages = 64;
 
+constexpr std::size_t kEnough = 4096;  // samples
+constexpr double kSorted = 0.5;        // the way from chance to certainty
+
+constexpr std::size_t kBlock = EpochOrder::kShardSamples * EpochOrder::kBlockShards;
+
 std::int64_t number_in(std::string_view text) {
   const auto blank = [](char c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; };
   while (!text.empty() && blank(text.back())) text.remove_suffix(1);
   while (!text.empty() && blank(text.front())) text.remove_prefix(1);
-  std::int64_t number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || end != text.data() + text.size()) {
-    fail("the label '{}' is not a whole number", text.substr(0, 40));
-  }
-  return number;
+  const auto number = to_number<std::int64_t>(text);
+  if (!number) fail("the label '{}' is not a whole number", text.substr(0, 40));
+  return *number;
 }
 
 // The memory is [count, (depth,) height, width, channels]; the tensor has the order of dimensions that networks expect.
@@ -62,8 +64,8 @@ PixelFormat format_of_target(const ImageOptions& images) {
 }
 
 // Of labels. One rank tells it for all.
-bool has_order_to_look_at(const ImageBuildOptions& options) {
-  return options.rank == 0 && !options.images.label.empty() && options.plan.order == Order::shuffled;
+bool has_order_to_look_at(const BuildOptions& options) {
+  return options.rank == 0 && !options.loader.images->label.empty() && options.plan.order == Order::shuffled;
 }
 
 void check_format(const PixelFormat& format, const char* what) {
@@ -74,18 +76,49 @@ void check_format(const PixelFormat& format, const char* what) {
 
 }  // namespace
 
-ImageBatchBuilder::ImageBatchBuilder(const pack::Reader& reader, ImageBuildOptions options)
-    : reader_(reader),
-      options_(std::move(options)),
-      format_(format_of(options_.images)),
-      buffers_(
-          std::make_shared<BatchBuffers>(buffer_bytes(options_.plan, options_.images), options_.page_locked)),
+LabelOrder::LabelOrder(std::size_t samples) : samples_(samples), looking_(samples > kBlock) {
+}
+
+std::optional<std::string> LabelOrder::add(std::span<const std::int64_t> samples,
+                                           std::span<const std::int64_t> labels) {
+  if (!looking_.load(std::memory_order_relaxed)) return std::nullopt;
+  const std::lock_guard lock(mutex_);
+  if (!looking_) return std::nullopt;
+  for (std::size_t i = 0; i < samples.size(); ++i) seen_.emplace_back(samples[i], labels[i]);
+  if (seen_.size() < kEnough) return std::nullopt;
+  looking_ = false;
+  auto seen = std::exchange(seen_, {});
+  std::sort(seen.begin(), seen.end());
+
+  std::unordered_map<std::int64_t, double> counts;
+  for (const auto& [sample, label] : seen) ++counts[label];
+  double chance = 0;  // that two samples have the same label
+  for (const auto& [label, count] : counts) {
+    const double share = count / static_cast<double>(seen.size());
+    chance += share * share;
+  }
+  double pairs = 0;
+  double equal = 0;
+  for (std::size_t i = 1; i < seen.size(); ++i) {
+    if (seen[i].first - seen[i - 1].first > static_cast<std::int64_t>(EpochOrder::kShardSamples)) continue;
+    ++pairs;
+    equal += seen[i].second == seen[i - 1].second ? 1 : 0;
+  }
+  if (pairs < kEnough / 4.0 || equal / pairs < chance + kSorted * (1 - chance)) return std::nullopt;
+  return fmt::format(
+      "the data is sorted by label: of neighbours in the pack {:.0f} % have the same label, of any two samples {:.0f} %. The loader shuffles {} of the {} samples at a time, so its steps see few of the labels: shuffle the data once when you pack it (find … | shuf | lockstep-pack create -)",
+      100 * equal / pairs, 100 * chance, kBlock, samples_);
+}
+
+ImageBatchBuilder::ImageBatchBuilder(const pack::Reader& reader, const BuildOptions& options)
+    : HostBatchBuilder(reader, options, buffer_bytes(options.plan, *options.loader.images)),
+      images_(*options_.loader.images),
+      format_(format_of(images_)),
       buffers_of_workers_(static_cast<std::size_t>(options_.workers)),
-      label_order_(has_order_to_look_at(options_) ? reader.size() : 0),
-      skipped_(options_.skip_damaged) {
+      label_order_(has_order_to_look_at(options_) ? reader.size() : 0) {
   check_format(format_, "images");
-  if (!options_.images.target) return;
-  target_ = format_of_target(options_.images);
+  if (!images_.target) return;
+  target_ = format_of_target(images_);
   check_format(*target_, "targets");
 }
 
@@ -112,16 +145,16 @@ const pack::Part& ImageBatchBuilder::read_part(std::size_t number, const std::ve
 
 std::int64_t ImageBatchBuilder::label_of(std::size_t number, const std::vector<pack::Part>& parts,
                                          WorkerBuffers& buffers) const {
-  const std::string& kind = options_.images.label;
+  const std::string& kind = images_.label;
   read_part(
       number, parts, "'" + kind + "' with a label", [&](const pack::Part& part) { return part.kind == kind; },
       buffers.label);
   const std::string_view text(reinterpret_cast<const char*>(buffers.label.data()), buffers.label.size());
   if (kind != "json") return number_in(text);
   const auto json = nlohmann::json::parse(text, nullptr, false);
-  const auto found = json.is_object() ? json.find(options_.images.label_key) : json.end();
+  const auto found = json.is_object() ? json.find(images_.label_key) : json.end();
   if (!json.is_object() || found == json.end() || !found->is_number_integer()) {
-    fail("the part 'json' must be an object with a whole number \"{}\"", options_.images.label_key);
+    fail("the part 'json' must be an object with a whole number \"{}\"", images_.label_key);
   }
   return found->get<std::int64_t>();
 }
@@ -129,18 +162,17 @@ std::int64_t ImageBatchBuilder::label_of(std::size_t number, const std::vector<p
 // Says once that decoding at a part of the size would leave twice the batch's size, if that holds for most images.
 void ImageBatchBuilder::look_at_size(ImageSize decoded, std::string_view kind,
                                      std::span<const std::byte> packed) {
-  const ImageOptions& images = options_.images;
-  if (options_.rank != 0 || !images.transform || images.decode_at_least != ImageSize{} ||
+  if (options_.rank != 0 || !images_.transform || images_.decode_at_least != ImageSize{} ||
       looked_at_.load(std::memory_order_relaxed) >= kLookAtImages) {
     return;
   }
-  const ImageSize twice{.height = 2 * images.size.height, .width = 2 * images.size.width};
+  const ImageSize twice{.height = 2 * images_.size.height, .width = 2 * images_.size.width};
   if (decodes_smaller(kind, packed, format_, twice)) ++too_large_;
   if (++looked_at_ != kLookAtImages || too_large_ < kLookAtImages * 3 / 4) return;
   fmt::print(
       stderr,
       "lockstep: the workers decode images of {} x {} pixels for batches of {} x {}: set ImageOptions::decode_at_least = {{{}, {}}} if the transform needs no more, or make the images smaller once (examples/recipes/resize_images.py)\n",
-      decoded.height, decoded.width, images.size.height, images.size.width, twice.height, twice.width);
+      decoded.height, decoded.width, images_.size.height, images_.size.width, twice.height, twice.width);
 }
 
 // Says once that an image must be turned to be upright.
@@ -157,16 +189,15 @@ void ImageBatchBuilder::look_at_orientation(std::size_t number, std::string_view
 
 ImageBatchBuilder::Decoded ImageBatchBuilder::decode_sample(std::size_t number, WorkerBuffers& buffers,
                                                             const Places& places) {
-  const ImageOptions& images = options_.images;
   const std::vector<pack::Part> parts = reader_.parts(number);
   const auto is_target = [&](const pack::Part& part) {
-    return images.target && part.kind == images.target->part;
+    return images_.target && part.kind == images_.target->part;
   };
   // The image is the first part that is neither label nor target: parts are sorted by name, and "cls" comes before "png".
   const pack::Part& image = read_part(
       number, parts, "with an image",
       [&](const pack::Part& part) {
-        return !is_target(part) && (images.label.empty() || part.kind != images.label);
+        return !is_target(part) && (images_.label.empty() || part.kind != images_.label);
       },
       buffers.packed);
   Decoded decoded{.pixels = {}, .target = {}, .bytes = buffers.packed.size()};
@@ -175,11 +206,11 @@ ImageBatchBuilder::Decoded ImageBatchBuilder::decode_sample(std::size_t number, 
     decoded.bytes += buffers.label.size();
   }
 
-  const bool transformed = images.transform != nullptr;
+  const bool transformed = images_.transform != nullptr;
   decoded.pixels =
       pixels_of_part(image.kind, buffers.packed, format_, transformed, places.image, buffers.pixels);
   if (target_) {
-    const pack::Part& part = read_part(number, parts, "'" + images.target->part + "' with a dense target",
+    const pack::Part& part = read_part(number, parts, "'" + images_.target->part + "' with a dense target",
                                        is_target, buffers.packed_target);
     decoded.bytes += buffers.packed_target.size();
     decoded.target = pixels_of_part(part.kind, buffers.packed_target, *target_, transformed, places.target,
@@ -193,38 +224,28 @@ ImageBatchBuilder::Decoded ImageBatchBuilder::decode_sample(std::size_t number, 
 // Returns the number of bytes read.
 std::size_t ImageBatchBuilder::take_sample(SampleId id, std::uint64_t epoch, int worker,
                                            const Places& places) {
-  const ImageOptions& images = options_.images;
   const std::size_t number = sample_of(id);
   const Decoded decoded = reading_sample(
       [&] { return decode_sample(number, buffers_of_workers_[static_cast<std::size_t>(worker)], places); });
-  if (!images.transform) return decoded.bytes;
+  if (!images_.transform) return decoded.bytes;
   ImageSample sample{
-      .id = id, .key = reader_.key(number), .pixels = decoded.pixels.pixels, .size = decoded.pixels.size};
-  sample.channels = images.channels;
+      .pixels = decoded.pixels.pixels, .size = decoded.pixels.size, .channels = images_.channels};
+  describe(sample, id, epoch, worker);
   sample.out = places.image;
   sample.target = decoded.target.pixels;
   sample.target_size = decoded.target.size;
   sample.target_out = places.target;
   sample.label = places.label;
-  sample.seed = sample_seed(options_.plan, epoch, id);
-  sample.worker = worker;
-  sample.worker_seed = worker_seed(options_.plan, epoch, options_.rank, worker);
-  images.transform(sample);
+  images_.transform(sample);
   return decoded.bytes;
 }
 
 HostBatch ImageBatchBuilder::build(const MicroBatch& micro_batch, int worker) {
-  HostBatch host;
-  host.micro_batch = micro_batch;
+  HostBatch host = begin_batch(micro_batch);
   if (!micro_batch.block) return host;
   const auto samples = micro_batch.samples(options_.rank);
   const auto count = static_cast<std::int64_t>(samples.size());
-  const ImageOptions& images = options_.images;
   Batch& batch = host.batch;
-  batch.step = static_cast<std::int64_t>(micro_batch.step_of_epoch());
-  batch.last_of_step = micro_batch.last_of_step();
-
-  host.buffer = buffers_->take();
   BufferLayout layout;
   const std::size_t pixels = layout.add(samples.size() * format_.bytes());
   const std::size_t targets = target_ ? layout.add(samples.size() * target_->bytes()) : 0;
@@ -232,7 +253,7 @@ HostBatch ImageBatchBuilder::build(const MicroBatch& micro_batch, int worker) {
   const std::size_t ids = layout.add(samples.size() * sizeof(std::int64_t));
   batch.images = pixel_tensor(host.buffer, pixels, count, format_);
   if (target_) batch.targets = pixel_tensor(host.buffer, targets, count, *target_);
-  if (!images.label.empty()) batch.labels = tensor_on(host.buffer, labels, {count}, torch::kInt64);
+  if (!images_.label.empty()) batch.labels = tensor_on(host.buffer, labels, {count}, torch::kInt64);
   batch.sample_ids = tensor_on(host.buffer, ids, {count}, torch::kInt64);
   host.used = layout.used();
 
@@ -246,15 +267,9 @@ HostBatch ImageBatchBuilder::build(const MicroBatch& micro_batch, int worker) {
     id_out[kept] = static_cast<std::int64_t>(id);
     Places places{.image = place(pixels + kept * format_.bytes(), format_.bytes())};
     if (target_) places.target = place(targets + kept * target_->bytes(), target_->bytes());
-    if (!images.label.empty()) places.label = label + kept;
-    try {
-      naming_sample(reader_, id, options_.rank, batch.step,
-                    [&] { host.bytes_read += take_sample(id, micro_batch.epoch, worker, places); });
-      ++kept;
-    } catch (const DamagedSample& damage) {
-      skipped_.add(reader_, id, damage);
-      ++batch.skipped;
-    }
+    if (!images_.label.empty()) places.label = label + kept;
+    const auto take = [&] { host.bytes_read += take_sample(id, micro_batch.epoch, worker, places); };
+    if (use_sample(id, batch, take)) ++kept;
   }
   if (batch.skipped > 0) {
     for (torch::Tensor* tensor : {&batch.images, &batch.targets, &batch.labels, &batch.sample_ids}) {

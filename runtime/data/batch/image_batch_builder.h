@@ -6,41 +6,45 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/data/batch/host_batch.h"
-#include "runtime/data/batch/image_batch.h"
-#include "runtime/data/batch/label_order.h"
 #include "runtime/data/batch/part_pixels.h"
-#include "runtime/data/skipped_samples.h"
-#include "staging/pack/reader.h"
 
 namespace lockstep::data {
 
-struct ImageBuildOptions {
-  int rank = 0;
-  int workers = 1;
-  PlanOptions plan;
-  ImageOptions images;
-  bool page_locked = false;
-  std::uint64_t skip_damaged = 0;
+/// Finds data that is sorted by label: the loader mixes the samples of a block (order.h), so in larger data the steps of
+/// a block see few of the labels.
+class LabelOrder {
+ public:
+  /// Data of one block is mixed completely, so it is not looked at; nor is any with `samples` 0.
+  explicit LabelOrder(std::size_t samples);
+
+  /// Adds the samples of a batch, each once. Returns a sentence once, if neighbours in the data have the same label much
+  /// more often than any two samples.
+  std::optional<std::string> add(std::span<const std::int64_t> samples, std::span<const std::int64_t> labels);
+
+ private:
+  std::size_t samples_;
+  std::atomic<bool> looking_;
+  std::mutex mutex_;
+  std::vector<std::pair<std::int64_t, std::int64_t>> seen_;  // sample and label
 };
 
 class ImageBatchBuilder final : public HostBatchBuilder {
  public:
   /// `reader` must outlive the builder. Throws UsageError if an option is wrong.
-  ImageBatchBuilder(const pack::Reader& reader, ImageBuildOptions options);
+  ImageBatchBuilder(const pack::Reader& reader, const BuildOptions& options);
 
   HostBatch build(const MicroBatch& micro_batch, int worker) override;
 
   /// The maximum size of a batch in bytes.
   static std::size_t buffer_bytes(const PlanOptions& plan, const ImageOptions& images);
-
-  const BatchBuffers& buffers() const override { return *buffers_; }
 
  private:
   // The reusable memory of a worker.
@@ -73,14 +77,11 @@ class ImageBatchBuilder final : public HostBatchBuilder {
   Decoded decode_sample(std::size_t number, WorkerBuffers& buffers, const Places& places);
   std::size_t take_sample(SampleId id, std::uint64_t epoch, int worker, const Places& places);
 
-  const pack::Reader& reader_;
-  ImageBuildOptions options_;
+  const ImageOptions& images_;
   PixelFormat format_;
   std::optional<PixelFormat> target_;
-  std::shared_ptr<BatchBuffers> buffers_;
   std::vector<WorkerBuffers> buffers_of_workers_;
   LabelOrder label_order_;
-  SkippedSamples skipped_;
   std::atomic<bool> turned_ = false;  // an image with another orientation was found
   std::atomic<int> looked_at_ = 0;    // images
   std::atomic<int> too_large_ = 0;    // of them: decoding at a part of their size would suffice

@@ -35,6 +35,17 @@ bool is_compressed(std::string_view kind, std::span<const std::byte> packed, con
   return names_a_format(kind) || packed.size() != format.raw.pixels() * format.bytes_of_pixel();
 }
 
+// A format of pictures that is not decoded here; "" for other bytes.
+std::string_view other_format(std::span<const std::byte> packed) {
+  const std::string_view bytes(reinterpret_cast<const char*>(packed.data()), packed.size());
+  using std::string_view_literals::operator""sv;
+  if (bytes.starts_with("GIF8")) return "GIF";
+  if (bytes.starts_with("BM")) return "BMP";
+  if (bytes.starts_with("II*\0"sv) || bytes.starts_with("MM\0*"sv)) return "TIFF";
+  if (bytes.starts_with("RIFF") && bytes.substr(4).find("WEBP") == 4) return "WebP";
+  return bytes.find("ftyp") == 4 ? "AVIF or HEIC" : "";
+}
+
 pack::PixelSize to_pixels(const ImageSize& size) {
   return {size.height, size.width};
 }
@@ -116,6 +127,10 @@ PartPixels pixels_of_part(std::string_view kind, std::span<const std::byte> pack
     return {decoded, size};
   }
   if (packed.size() != bytes) {
+    if (const std::string_view other = other_format(packed); !other.empty())
+      fail(
+          "the part '{}' is {}, not PNG or JPEG: convert the pictures with examples/recipes/resize_images.py",
+          kind, other);
     fail("the part '{}' has {} bytes and is neither PNG, JPEG nor {} pixels of {} channels{}", kind,
          packed.size(), text_of(size), format.channels, format.type == PixelType::int16 ? " of int16" : "");
   }

@@ -3,9 +3,9 @@
 #include <utility>
 #include <vector>
 
-#include "common/background_cpus.h"
 #include "common/error.h"
-#include "runtime/data/plan/order/block_reader.h"
+#include "common/launcher.h"
+#include "runtime/data/plan/order/order.h"
 #include "runtime/data/plan/planner.h"
 #include "runtime/data/plan/steps/step_packer.h"
 

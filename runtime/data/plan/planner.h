@@ -3,13 +3,13 @@
 //   lengths         ../lengths.cpp          a CSV file, histogram or pack; or any other LengthSource
 //      |
 //   order           order/order.h           shuffled by seed and epoch, block by block
-//      |            order/block_reader.h
+//      |
 //   steps           steps/step_packer.h     consecutive samples that fill the step's token budget; more if
 //      |                                    one sample costs more than a rank's share
 //   ranks           steps/rank_balancer.h   equal cost a*L + b*L*L, divided by the ranks' speeds
 //      |
-//   micro-batches   steps/micro_batches.h   each rank's share, first fit under the cap
-//      |            steps/padded_cut.h      if padded: samples of similar length, cut before they go to ranks
+//   micro-batches   steps/micro_batches.h   each rank's share, first fit under the cap; if padded: samples of similar
+//      |                                    length, cut before they go to ranks
 //   Plan                                    by EpochPlanner or MixturePlanner, block by block
 //
 // The ranks of a step wait for the slowest one, so unequal cost is lost time on all others; equal token
@@ -48,9 +48,13 @@ namespace lockstep::data {
 struct Lengths {
   std::vector<std::uint32_t> tokens;  ///< of each sample, in the data's order
   std::string fingerprint;            ///< of the data and their order
+
+  /// Adds the samples of other data.
+  void append(const Lengths& more);
 };
 
-/// Each row is a sample. Lines that begin with # are comments; the first other line names the columns.
+/// Each row is a sample. Lines that begin with # are comments before the first other line, which names the columns, and after
+/// it if they have too few fields.
 /// Throws Error with file and line if a row is malformed, a length is not a whole number in 1..2^32-1,
 /// there are no rows, there is a blank line before the last row, or two columns are named `column`. Throws
 /// UsageError with the columns' names if no column has that name.
@@ -116,7 +120,12 @@ class LengthsInMemory final : public LengthSource {
 
 // A plan lists the samples of each rank, step by step and micro-batch by micro-batch.
 
-struct PlannedMixture;  // mixture/mixture.h
+/// The mixture that a plan was made for, and how much of it the plan uses.
+struct PlannedMixture {
+  Mixture mixture;
+  std::vector<std::uint64_t> drawn;  ///< samples drawn from each part, in all its epochs
+  std::vector<SampleId> left;        ///< pieces of those samples that are in no step when the run ends
+};
 
 /// Steps x ranks x micro-batches x samples. The ranks of a step may have different numbers of micro-batches,
 /// also none.
@@ -223,7 +232,9 @@ inline double cost_of(const MicroBatchShape& shape, const Cost& cost) {
 /// All zero for a plan without steps.
 MicroBatchShape largest_micro_batch(const Plan& plan, std::span<const std::uint32_t> lengths);
 
-}  // namespace lockstep::data
+/// How far a plan keeps the promise of step_tokens: "steps hold 0.98 of the 1024 tokens of step_tokens on average, and at
+/// most 1.00 (212 steps)". The last step, which may be the epoch's rest, does not count if there are others.
+std::string describe_step_sizes(const Plan& plan, std::span<const std::uint32_t> lengths);
 
 // Plans an epoch block by block, so that even a billion samples need memory for a few blocks only. The
 // state of the epoch can be saved between any two steps; another planner continues from it, on the
@@ -240,8 +251,6 @@ MicroBatchShape largest_micro_batch(const Plan& plan, std::span<const std::uint3
 // process, also with another number of ranks. A step takes consecutive samples of the epoch's order, so one
 // position in that order tells which samples are used, for any number of ranks. Steps whose tokens are a
 // promise also take a few samples after that position.
-
-namespace lockstep::data {
 
 /// The position of a mixture (Mixture). The first three members have one entry for each data set.
 struct MixturePosition {
@@ -279,6 +288,15 @@ struct PlanState {
   bool operator==(const PlanState&) const = default;
 };
 
+/// How much of each part is used in this state.
+std::vector<MixtureProgress> progress_of(const Mixture& mixture, const PlanState& state);
+
+/// Throws UsageError if the mixture is wrong or does not have `source_samples` samples.
+void check_mixture(const Mixture& mixture, std::size_t source_samples);
+
+/// Identifies the parts and weights. A resumed run must have the same ones; its number of steps may differ.
+std::string fingerprint_of(const Mixture& mixture);
+
 /// As a JSON object. from_json throws Error naming the member that is missing or wrong.
 void to_json(nlohmann::json& json, const PlanState& state);
 void from_json(const nlohmann::json& json, PlanState& state);
@@ -287,7 +305,6 @@ void from_json(const nlohmann::json& json, PlanState& state);
 // (EpochPlanner), or a mixture of several (MixturePlanner).
 
 class StepPacker;
-struct Mixture;
 
 struct PlannedBlock {
   Plan plan;                        ///< the steps of this block, at least one
@@ -393,7 +410,7 @@ class MixturePlanner final : public BlockwisePlanner {
   void advance(std::size_t end);
   std::size_t part_of(SampleId id) const;
 
-  std::unique_ptr<const Mixture> mixture_;
+  const Mixture mixture_;
   std::unique_ptr<Drawn> drawn_;
 };
 

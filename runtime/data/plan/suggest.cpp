@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <nlohmann/json.hpp>
 
 #include "runtime/data/plan/planner.h"
 #include "runtime/data/plan/tool/plan_stats.h"
@@ -96,16 +95,6 @@ std::optional<std::string> advice_on_step_size(std::span<const std::uint32_t> le
   return fmt::format(
       "{}; plan.accumulate = {}, plan.step_tokens = {} reduces this to {:.1f} % (lockstep-plan suggest shows the choices)",
       finding, best.accumulate, best.step_tokens, percent(best));
-}
-
-void to_json(nlohmann::json& json, const Suggestion& suggestion) {
-  json = {{"rows", nlohmann::json::array()}, {"recommended", suggestion.recommended}};
-  for (const StepSize& row : suggestion.rows) {
-    json["rows"].push_back({{"accumulate", row.accumulate},
-                            {"step_tokens", row.step_tokens},
-                            {"imbalance_cost", row.imbalance_cost},
-                            {"steps", row.steps}});
-  }
 }
 
 }  // namespace lockstep::data

@@ -6,7 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <nlohmann/json_fwd.hpp>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <span>
 #include <string>
@@ -31,6 +31,9 @@ struct Suggestion {
   const StepSize& best() const { return rows[recommended]; }
 };
 
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(StepSize, accumulate, step_tokens, imbalance_cost, steps)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Suggestion, rows, recommended)
+
 /// Plans with accumulate 1, 2, 4 and 8, each with its default budget of tokens and with three quarters of it; the other
 /// options are those of `options`. Of long lists it plans an evenly spaced part. Throws as make_plan().
 Suggestion suggest(std::span<const std::uint32_t> lengths, const PlanOptions& options);
@@ -38,8 +41,5 @@ Suggestion suggest(std::span<const std::uint32_t> lengths, const PlanOptions& op
 /// A line that recommends another size of steps if a plan with these options loses more than 5 %; nothing otherwise.
 std::optional<std::string> advice_on_step_size(std::span<const std::uint32_t> lengths,
                                                const PlanOptions& options);
-
-/// The members' names are the keys.
-void to_json(nlohmann::json& json, const Suggestion& suggestion);
 
 }  // namespace lockstep::data

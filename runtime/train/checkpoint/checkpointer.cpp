@@ -17,12 +17,10 @@
 #include "runtime/comm/control/control_channel.h"
 #include "runtime/comm/failure.h"
 #include "runtime/ddp/comm_hook.h"
-#include "runtime/train/checkpoint/background.h"
 #include "runtime/train/checkpoint/file_progress.h"
 #include "runtime/train/checkpoint/files_of_items.h"
 #include "runtime/train/checkpoint/folder_lock.h"
-#include "runtime/train/checkpoint/item_files.h"
-#include "runtime/train/checkpoint/load_log.h"
+#include "runtime/train/checkpoint/reader.h"
 #include "runtime/train/learning_rate.h"
 
 namespace lockstep {
@@ -455,7 +453,9 @@ void Checkpointer::add(const std::string& name, DistributedOptimizerBase& optimi
 }
 
 void Checkpointer::add(const std::string& name, LearningRate& learning_rate) {
-  add_item(name, checkpoint::object_item(learning_rate, {.order = Item::Order::last}));
+  add_item(name, checkpoint::archive_item([&](auto& archive) { learning_rate.save(archive); },
+                                          [&](auto& archive) { learning_rate.load(archive); },
+                                          {.order = Item::Order::last}));
 }
 
 void Checkpointer::add_value(const std::string& name,

@@ -1,12 +1,15 @@
-// How far the file work of this rank has come, so that slow storage is not taken for a hang: ranks wait for each other
-// in short operations for as long as the bytes increase, and a rank whose file stands still ends the job with its name.
+// The file work of this rank in the background, and how far it has come, so that slow storage is not taken for a hang: ranks
+// wait for each other in short operations for as long as the bytes increase, and a rank whose file stands still ends the job
+// with its name.
 //
-// Threads: FileProgress is safe from any; wait_for_files() and run_with_files(): the training thread of all ranks.
+// Threads: FileProgress is safe from any; Background, wait_for_files() and run_with_files(): the training thread of all ranks.
 #pragma once
 
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <functional>
+#include <future>
 #include <mutex>
 #include <string>
 
@@ -33,6 +36,31 @@ class FileProgress {
   std::uint64_t done_ = 0;
   std::uint64_t total_ = 0;
   std::uint64_t changes_ = 0;
+};
+
+/// Runs the writing of checkpoints, one after the other.
+class Background {
+ public:
+  /// `work` calls its argument when it no longer needs the memory that it was given.
+  using Work = std::function<void(const std::function<void()>& released)>;
+
+  void start(Work work);
+  /// Waits at most for this time; returns whether the last work has released its memory, and at most one is not done.
+  bool wait_for_memory(std::chrono::milliseconds time);
+  /// Waits at most for this time; returns whether all is done.
+  bool wait_for_all(std::chrono::milliseconds time);
+  void wait_for_all() {
+    for (const Job& job : jobs_) job.done.wait();
+  }
+  /// Throws the first exception of work that is done; each is thrown once.
+  void rethrow();
+
+ private:
+  struct Job {
+    std::shared_future<void> released;
+    std::shared_future<void> done;
+  };
+  std::deque<Job> jobs_;
 };
 
 /// Returns on all ranks when `ended_within` has returned true on each of them. It waits at most for the given time and

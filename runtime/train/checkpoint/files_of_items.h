@@ -1,18 +1,21 @@
 // Assigns the items of a checkpoint to files: a file for each module and optimizer (of each rank if it is sharded), a file
-// of each node for what is small and differs by rank, and one file, state.safetensors, for all other small items.
+// of each node for what is small and differs by rank, and one file, state.safetensors, for all other small items. Reads them.
 //
-// Threads: the training thread.
+// Threads: the training thread; ItemFiles is safe from any.
 #pragma once
 
 #include <deque>
+#include <filesystem>
 #include <map>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "common/file_system.h"
 #include "runtime/comm/communicator.h"
-#include "runtime/train/checkpoint/item_files.h"
+#include "runtime/train/checkpoint/file_progress.h"
 #include "runtime/train/checkpoint/items.h"
+#include "runtime/train/checkpoint/manifest.h"
 #include "runtime/train/checkpoint/reader.h"
 #include "runtime/train/checkpoint/tensor_file.h"
 #include "runtime/train/checkpoint/writer.h"
@@ -34,6 +37,34 @@ NodeSections gather_sections(const std::vector<NamedItem>& items, int rank, comm
 /// added as needed; the files stay in them until the next call.
 std::vector<OutgoingFile> snapshot(const std::vector<NamedItem>& items, int rank, const NodeSections& of_node,
                                    std::deque<FileBuffer>& buffers);
+
+/// The files of one item in a checkpoint, by the ranks whose state they have.
+class ItemFiles {
+ public:
+  /// The references must outlive this object. Throws Damaged if the state of a rank is missing.
+  ItemFiles(FileSystem& system, std::filesystem::path checkpoint, const Manifest& manifest,
+            const std::string& item, FileProgress& progress);
+
+  /// The number of ranks that saved.
+  int ranks() const { return static_cast<int>(by_rank_.size()); }
+  const FileEntry& of_rank(int rank) const { return *by_rank_.at(static_cast<std::size_t>(rank)); }
+
+  /// The tensors have no memory. Throws Damaged.
+  TensorFile header(const FileEntry& file) const;
+  /// As read_file().
+  void read(const FileEntry& file, std::vector<FilePart> parts) const;
+  /// The whole file.
+  void read(const FileEntry& file, FileBuffer& into) const;
+
+ private:
+  FileSystem& system_;
+  std::filesystem::path checkpoint_;
+  FileProgress& progress_;
+  std::vector<const FileEntry*> by_rank_;
+};
+
+/// The values of an item in the description that a file carries. Throws nlohmann::json::exception.
+nlohmann::json section_values(const TensorFile& file, const std::string& item);
 
 /// A checkpoint as all ranks know it before they load: the headers of the first file of each item, and the whole file of
 /// the small items.

@@ -17,6 +17,10 @@
 #include "runtime/train/checkpoint/reader.h"
 
 namespace lockstep::checkpoint {
+
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LockHolder, node, machine, process, began, cluster, job, step, restart,
+                                   run)
+
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -44,28 +48,10 @@ std::string machine_of_this_process() {
   return boot + " " + std::filesystem::read_symlink("/proc/self/ns/pid", ignored).string();
 }
 
-std::string text_of_lock(const LockHolder& holder) {
-  return nlohmann::ordered_json{
-             {"node", holder.node},   {"machine", holder.machine}, {"process", holder.process},
-             {"began", holder.began}, {"cluster", holder.cluster}, {"job", holder.job},
-             {"step", holder.step},   {"restart", holder.restart}, {"run", holder.run}}
-             .dump() +
-         "\n";
-}
-
 /// nullopt for a file that is not a lock of this version.
 std::optional<LockHolder> holder_in(const std::string& text) {
   try {
-    const auto fields = nlohmann::json::parse(text);
-    return LockHolder{.node = fields.at("node"),
-                      .machine = fields.at("machine"),
-                      .process = fields.at("process"),
-                      .began = fields.at("began"),
-                      .cluster = fields.at("cluster"),
-                      .job = fields.at("job"),
-                      .step = fields.at("step"),
-                      .restart = fields.at("restart"),
-                      .run = fields.at("run")};
+    return nlohmann::json::parse(text).get<LockHolder>();
   } catch (const nlohmann::json::exception&) {
     return std::nullopt;
   }
@@ -123,7 +109,7 @@ FolderLock::FolderLock(FileSystem& system, const std::filesystem::path& folder, 
   file_.reset(static_cast<int>(system_.call(call)));
   if (!file_) fail_errno("cannot write into the folder of checkpoints {}", folder.string());
   try {
-    const std::string text = text_of_lock(mine_);
+    const std::string text = nlohmann::json(mine_).dump() + "\n";
     system_.write_at(file_.get(), std::as_bytes(std::span(text)), 0, own_);
     system_.sync(file_.get(), own_);
     acquire();

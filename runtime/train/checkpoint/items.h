@@ -1,4 +1,5 @@
-// The kinds of objects that a checkpoint can hold. The objects must outlive the items.
+// The kinds of objects that a checkpoint can hold, the interface that saves and loads them, and the state of one: named
+// tensors and values. The objects must outlive the items.
 //
 // Threads: the training thread.
 #pragma once
@@ -8,17 +9,73 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 #include <vector>
-
-#include "runtime/train/checkpoint/section.h"
 
 namespace lockstep {
 class DistributedOptimizerBase;
 }  // namespace lockstep
 
 namespace lockstep::checkpoint {
+
+class ItemFiles;
+
+struct NamedTensor {
+  std::string name;
+  torch::Tensor tensor;
+};
+
+struct Section {
+  std::vector<NamedTensor> tensors;  ///< share memory with the object
+  nlohmann::json values = nlohmann::json::object();
+};
+
+/// An object that was given to Checkpointer::add().
+class Item {
+ public:
+  enum class Kind {
+    small,       ///< the same on all ranks; all small items are in one file of rank 0
+    replicated,  ///< the same on all ranks; a file of rank 0
+    per_rank,    ///< a file of each rank
+    per_node,    ///< small and different on each rank; a file of each node, with the sections of its ranks
+  };
+
+  virtual ~Item() = default;
+
+  /// The kind of object, "module": it must be the same when the checkpoint is loaded.
+  virtual std::string type() const = 0;
+  virtual Kind kind() const = 0;
+
+  virtual Section save() = 0;
+
+  /// Throws Error naming the first difference if load() could not load the state; changes nothing. `saved`: of the first
+  /// rank. The tensors have no memory, except those of small items.
+  virtual void check(const Section& saved) = 0;
+
+  /// Whether read() takes from the item's files what this rank needs. Otherwise load() gets the first rank's section with
+  /// its tensors.
+  virtual bool reads() const { return false; }
+  /// Reads and verifies, and changes nothing yet. Another thread calls it; throws Damaged.
+  virtual void read(const Section& /*saved*/, const ItemFiles& /*files*/) {}
+
+  virtual void load(const Section& saved) = 0;
+
+  /// Items load in this order. `refusing` is for objects that can refuse only while they load.
+  enum class Order { refusing, tensors, last };
+  virtual Order order() const { return Order::tensors; }
+};
+
+/// Throws Error naming the first difference in names, types or shapes. `noun`: "parameter".
+void check_tensors(const std::vector<NamedTensor>& current, const std::vector<NamedTensor>& saved,
+                   const char* noun);
+
+/// Throws Error if the section does not have it.
+torch::Tensor tensor_in(const Section& section, const std::string& name);
+
+/// "float32 [16, 50]"
+std::string describe(const torch::Tensor& tensor);
 
 using ItemPointer = std::unique_ptr<Item>;
 /// The modules in a checkpoint; they give the parameters of optimizers their names.
@@ -41,13 +98,6 @@ struct ArchiveItemOptions {
 };
 /// An object that saves itself into an archive. `load` may refuse the archive.
 ItemPointer archive_item(SaveObject save, LoadObject load, ArchiveItemOptions options = {});
-
-/// An object with save() and load().
-template <typename Type>
-ItemPointer object_item(Type& object, ArchiveItemOptions options = {}) {
-  return archive_item([&object](auto& archive) { object.save(archive); },
-                      [&object](auto& archive) { object.load(archive); }, std::move(options));
-}
 
 ItemPointer value_item(std::int64_t& value);
 ItemPointer value_item(double& value);

@@ -1,16 +1,20 @@
 #include "runtime/train/checkpoint/manifest.h"
 
+#include <xxhash.h>
+
 #include <algorithm>
 #include <cctype>
 #include <nlohmann/json.hpp>
-
-#include "runtime/train/checkpoint/digest.h"
 
 namespace lockstep::checkpoint {
 namespace {
 
 constexpr const char* kKind = "lockstep checkpoint";
 constexpr std::string_view kPrefix = "step-";
+
+std::string hex_of(const XXH128_hash_t& hash) {
+  return fmt::format("{:016x}{:016x}", hash.high64, hash.low64);
+}
 
 nlohmann::json to_json(const std::vector<FileEntry>& files) {
   auto list = nlohmann::json::array();
@@ -34,6 +38,30 @@ std::vector<FileEntry> files_from_json(const nlohmann::json& list) {
 }
 
 }  // namespace
+
+void Digest::Free::operator()(XXH3_state_s* state) const {
+  XXH3_freeState(state);
+}
+
+Digest::Digest() : state_(XXH3_createState()) {
+  XXH3_128bits_reset(state_.get());
+}
+
+void Digest::add(std::span<const std::byte> bytes) {
+  XXH3_128bits_update(state_.get(), bytes.data(), bytes.size());
+}
+
+std::string Digest::text() const {
+  return hex_of(XXH3_128bits_digest(state_.get()));
+}
+
+std::string digest_of(std::span<const std::byte> bytes) {
+  return hex_of(XXH3_128bits(bytes.data(), bytes.size()));
+}
+
+std::string digest_of(std::string_view text) {
+  return digest_of(std::as_bytes(std::span(text)));
+}
 
 std::string to_text(const Manifest& manifest) {
   nlohmann::json json{{"kind", kKind},

@@ -1,20 +1,44 @@
 // The manifest of a checkpoint, manifest.json: the step, the number of ranks, the training, and size and digest of
 // each file. A folder is a checkpoint if it has one; it is written last.
 //
-// Threads: values.
+// Threads: values; a Digest belongs to one.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "common/error.h"
 
+struct XXH3_state_s;
+
 namespace lockstep::checkpoint {
 
 inline constexpr int kFormat = 2;
 inline constexpr const char* kManifestName = "manifest.json";
+
+/// The digest of bytes that come in parts: XXH3 of 128 bits, as `xxhsum -H2` prints it. It detects damage, but not forgery.
+class Digest {
+ public:
+  Digest();
+  void add(std::span<const std::byte> bytes);
+  /// 32 hex digits.
+  std::string text() const;
+
+ private:
+  struct Free {
+    void operator()(XXH3_state_s* state) const;
+  };
+  std::unique_ptr<XXH3_state_s, Free> state_;
+};
+
+/// 32 hex digits.
+std::string digest_of(std::span<const std::byte> bytes);
+std::string digest_of(std::string_view text);
 
 /// A checkpoint cannot be read, so the one before it is used. The message does not name the folder.
 class Damaged : public Error {

@@ -3,14 +3,19 @@
 #include <fcntl.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <functional>
+#include <nlohmann/json.hpp>
 #include <span>
 #include <utility>
 
+#include "common/clock.h"
+#include "common/environment.h"
 #include "common/error.h"
+#include "common/files.h"
 #include "common/units.h"
-#include "runtime/train/checkpoint/digest.h"
+#include "runtime/train/checkpoint/manifest.h"
 
 namespace lockstep::checkpoint {
 namespace {
@@ -42,18 +47,13 @@ Manifest read_manifest(FileSystem& system, const std::filesystem::path& checkpoi
 std::optional<std::string> read_if_there(FileSystem& system, const std::filesystem::path& path) {
   const auto status = system.status(path);
   if (!status || !S_ISREG(status->st_mode)) return std::nullopt;
-  UniqueFd fd;
-  try {
-    fd = system.open(path, O_RDONLY | O_NOFOLLOW);
-  } catch (const Error&) {
-    if (!system.status(path)) return std::nullopt;  // removed since
-    throw;
-  }
+  const auto fd = system.open_if_there(path, O_RDONLY | O_NOFOLLOW);
+  if (!fd) return std::nullopt;  // removed since
   std::string content(static_cast<std::size_t>(status->st_size), '\0');
   std::size_t done = 0;
   while (done < content.size()) {
     const std::size_t got =
-        system.read_at(fd.get(), std::as_writable_bytes(std::span(content)).subspan(done), done, path);
+        system.read_at(fd->get(), std::as_writable_bytes(std::span(content)).subspan(done), done, path);
     if (got == 0) break;
     done += got;
   }
@@ -135,6 +135,26 @@ std::optional<Found> CheckpointSearch::next() {
 void CheckpointSearch::reject(const std::string& damage) {
   damaged_.push_back(folder_ / folder_name(steps_->at(tried_ - 1)));
   line_ = fmt::format("the checkpoint {} is damaged: {}", damaged_.back().string(), damage);
+}
+
+LoadLog::LoadLog() : begin_ns_(monotonic_ns()) {
+}
+
+void LoadLog::write(std::int64_t steps) const noexcept {
+  try {
+    const auto folder = environment::get("LOCKSTEP_REPORT_DIR");
+    const auto job = environment::get("SLURM_JOB_ID");
+    if (!folder || !job) return;
+    const auto path = std::filesystem::path(*folder) / fmt::format("restarts-{}.jsonl", *job);
+    if (!std::filesystem::exists(path)) return;
+    const UniqueFd file = open_file(path, O_WRONLY | O_APPEND);
+    const std::chrono::duration<double> now = std::chrono::system_clock::now().time_since_epoch();
+    const nlohmann::ordered_json line = {
+        {"loaded", steps}, {"at", now.count()}, {"seconds", seconds_between(begin_ns_, monotonic_ns())}};
+    write_all(file.get(), line.dump() + "\n", path);
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "lockstep: the report will lack a load: {}\n", error.what());
+  }
 }
 
 }  // namespace lockstep::checkpoint

@@ -1,4 +1,4 @@
-// Finds and reads checkpoints.
+// Finds and reads checkpoints, and tells lockstep-report what was loaded.
 //
 // Threads: safe from any.
 #pragma once
@@ -68,6 +68,19 @@ class CheckpointSearch {
   std::size_t tried_ = 0;
   std::string line_;  // of the last damaged one
   std::vector<std::filesystem::path> damaged_;
+};
+
+/// Tells lockstep-report what a start of lockstep-run has loaded: a line in the file restarts-JOB.jsonl of the report's
+/// folder. Only lockstep-run makes this file; without it nothing is written.
+class LoadLog {
+ public:
+  /// Begins to measure.
+  LoadLog();
+  /// A checkpoint after `steps` steps is loaded; 0: there was none. Prints a line if it cannot be written.
+  void write(std::int64_t steps) const noexcept;
+
+ private:
+  std::uint64_t begin_ns_;
 };
 
 }  // namespace lockstep::checkpoint

@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/train/checkpoint/section.h"
+#include "runtime/train/checkpoint/items.h"
 
 namespace lockstep::checkpoint {
 

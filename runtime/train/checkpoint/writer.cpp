@@ -13,7 +13,7 @@
 #include "common/process.h"
 #include "common/units.h"
 #include "runtime/comm/timeout.h"
-#include "runtime/train/checkpoint/digest.h"
+#include "runtime/train/checkpoint/manifest.h"
 #include "runtime/train/checkpoint/reader.h"
 
 namespace lockstep::checkpoint {
@@ -248,19 +248,14 @@ std::optional<std::string> Writer::training_of(const Path& checkpoint) {
   return std::nullopt;
 }
 
-bool Writer::is_ours(const Path& checkpoint) {
-  return training_of(checkpoint) == options_.training;
-}
-
 // A folder of that name is a checkpoint that could not be read when the job was resumed. A folder that is
 // not a checkpoint keeps its content under another name.
 void Writer::move_away(const Path& existing) {
-  if (is_ours(existing))
-    remove(existing);
-  else if (training_of(existing))
+  const auto training = training_of(existing);
+  if (!training) return rename_damaged(existing);
+  if (*training != options_.training)
     fail("{} is a checkpoint of another training: give each training a folder of its own", existing.string());
-  else
-    rename_damaged(existing);
+  remove(existing);
 }
 
 void Writer::rename_damaged(const Path& damaged) {
@@ -289,14 +284,12 @@ void Writer::remove_leftovers(const Path& except) {
 }
 
 void Writer::remove_old(std::int64_t step) {
-  std::vector<std::int64_t> steps;
-  for (const std::string& name : system_.list(options_.folder)) {
-    const std::int64_t other = step_of(name);
-    if (other >= 0 && other < step && is_ours(options_.folder / name)) steps.push_back(other);
+  int kept = 1;  // with the one of `step`
+  for (const std::int64_t other : steps_in(system_, options_.folder)) {
+    const Path checkpoint = options_.folder / folder_name(other);
+    if (other < step && training_of(checkpoint) == options_.training && ++kept > options_.keep)
+      remove(checkpoint);
   }
-  std::sort(steps.begin(), steps.end(), std::greater<>());
-  for (std::size_t i = static_cast<std::size_t>(options_.keep - 1); i < steps.size(); ++i)
-    remove(options_.folder / folder_name(steps[i]));
 }
 
 }  // namespace lockstep::checkpoint

@@ -92,7 +92,6 @@ class Writer {
   void remove_leftovers(const Path& except);
   void remove_old(std::int64_t step);
   std::optional<std::string> training_of(const Path& checkpoint);
-  bool is_ours(const Path& checkpoint);
 
   WriterOptions options_;
   FileSystem& system_;

@@ -29,11 +29,9 @@ void check_file(Format format, const fs::path& file) {
       if (file.extension() == ".idx") check_megatron_data(MegatronIndex::load(file));
       return;
     case Format::lmdb:
-      if (is_of_format(format, file.native())) check_lmdb(file);
-      return;
+      return check_lmdb(file);
     case Format::hdf5:
-      if (is_of_format(format, file.native())) check_hdf5(file);
-      return;
+      return check_hdf5(file);
     default:
       return;
   }

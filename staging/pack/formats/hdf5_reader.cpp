@@ -136,8 +136,10 @@ bool left_out_at_writing(hid_t dataset, unsigned filter) {
          (mask >> filter & 1U) != 0;
 }
 
-/// Refuses data that libhdf5 could not decode.
-void refuse_missing_filters(hid_t dataset, hid_t created, const std::string& name) {
+/// Refuses data that libhdf5 could not decode, or that it could not: only some chunks may need an optional filter.
+void refuse_missing_filters(hid_t dataset, const std::string& name, bool could_not = false) {
+  const Hdf5Properties properties(H5Dget_create_plist(dataset));
+  const hid_t created = properties.get();
   const int filters = H5Pget_nfilters(created);
   for (int n = 0; n < filters; ++n) {
     unsigned flags = 0;
@@ -147,7 +149,7 @@ void refuse_missing_filters(hid_t dataset, hid_t created, const std::string& nam
     const H5Z_filter_t filter =
         H5Pget_filter2(created, number, &flags, &values, nullptr, sizeof(text), text, nullptr);
     if (filter < 0 || H5Zfilter_avail(filter) > 0) continue;
-    if ((flags & H5Z_FLAG_OPTIONAL) != 0 && left_out_at_writing(dataset, number)) continue;
+    if (!could_not && (flags & H5Z_FLAG_OPTIONAL) != 0 && left_out_at_writing(dataset, number)) continue;
     const std::string_view known = name_of_filter(filter);
     fail(
         "{}: it is compressed with HDF5's filter {} ({}), which is not installed: install its plugin and set HDF5_PLUGIN_PATH, or write the data with gzip where it is installed (h5repack -f GZIP=4)",
@@ -177,8 +179,7 @@ OpenDataset open_dataset(const fs::path& path, const std::string& dataset) {
   if (H5Pget_layout(created.get()) == H5D_VIRTUAL || H5Pget_external_count(created.get()) > 0)
     fail("{}:{}: its data are in other files: copy them into this file (h5repack)", path.string(),
          opened.path);
-  refuse_missing_filters(opened.dataset.get(), created.get(),
-                         fmt::format("{}:{}", path.string(), opened.path));
+  refuse_missing_filters(opened.dataset.get(), fmt::format("{}:{}", path.string(), opened.path));
   opened.type = Hdf5Type(H5Dget_type(opened.dataset.get()));
   opened.space = Hdf5Space(H5Dget_space(opened.dataset.get()));
   if (!opened.type || !opened.space) fail("{}:{}: libhdf5 cannot read it", path.string(), opened.path);
@@ -364,9 +365,10 @@ void Hdf5Reader::read(std::size_t i, std::span<std::byte> into) const {
     const auto count = static_cast<hsize_t>(H5Sget_select_npoints(rows.get()));
     const Hdf5Space memory(H5Screate_simple(1, &count, nullptr));
     if (H5Dread(opened_.dataset.get(), opened_.type.get(), memory.get(), rows.get(), H5P_DEFAULT,
-                into.data()) < 0)
-      fail("{}: libhdf5 cannot read it: the file is damaged, or its filter (compression) is not installed",
-           where(i));
+                into.data()) < 0) {
+      refuse_missing_filters(opened_.dataset.get(), where(i), true);
+      fail("{}: libhdf5 cannot read it: the file is damaged", where(i));
+    }
     return;
   }
   const VariableRows values(opened_, i, 1);
@@ -386,9 +388,11 @@ std::vector<std::uint64_t> variable_lengths(const OpenDataset& opened, const std
   for (hsize_t begin = 0; begin < opened.shape[0]; begin += kAtATime) {
     const hsize_t count = std::min<hsize_t>(kAtATime, opened.shape[0] - begin);
     const VariableRows values(opened, begin, count);
-    if (!values.good())
+    if (!values.good()) {
+      refuse_missing_filters(opened.dataset.get(), name, true);
       fail("{}, samples {} to {}: libhdf5 cannot read them: the file is damaged", name, begin,
            begin + count - 1);
+    }
     for (std::size_t n = 0; n < count; ++n) lengths.push_back(values.value(n).size());
   }
   if (lengths.empty()) throw NoSamples(fmt::format("{} holds no samples", name));

@@ -9,6 +9,7 @@
 #include "staging/pack/formats/extent_reader.h"
 #include "staging/pack/formats/format_readers.h"
 #include "staging/pack/formats/lmdb_tree.h"
+#include "staging/pack/member_name.h"
 
 namespace lockstep::pack {
 namespace {
@@ -23,10 +24,12 @@ std::string_view key_of(const DataFile& file, const LmdbEntry& entry) {
 /// Entries with which programs describe the others, such as the pickled list of all keys.
 bool describes_others(std::string_view key) {
   if (key.ends_with('\0')) key.remove_suffix(1);  // of a program in C
-  constexpr std::array<std::string_view, 12> kKeys = {"length", "len",       "num-samples", "num_samples",
-                                                      "size",   "nsamples",  "n_samples",   "keys",
-                                                      "meta",   "meta_info", "metadata",    "classes"};
-  return std::find(kKeys.begin(), kKeys.end(), key) != kKeys.end() ||
+  constexpr std::array kKeys = {"length",     "len",          "num-samples", "num_samples", "size",
+                                "nsamples",   "n_samples",    "keys",        "meta",        "meta_info",
+                                "metadata",   "classes",      "nb_samples",  "num_data",    "num_examples",
+                                "num_images", "count",        "total",       "shape",       "dtype",
+                                "info",       "dataset_info", "class_to_idx"};
+  return std::find(kKeys.begin(), kKeys.end(), lower_case(key)) != kKeys.end() ||
          (key.size() > 4 && key.starts_with("__") && key.ends_with("__"));
 }
 

@@ -75,7 +75,9 @@ MegatronIndex MegatronIndex::parse(std::span<const std::byte> bytes, const fs::p
          megatron::kVersion);
   const auto code = tables.field<std::uint8_t>("type");
   if (code == 0 || code > megatron::kTypes.size())
-    damaged_index(name, "the token type {} does not exist", code);
+    fail(
+        "{}: its type code {} is none of Megatron's: it was written by a fork with other codes: write it again with Megatron-Core",
+        name.string(), code);
   index.type_ = megatron::kTypes[code - 1U];
   index.sequences_ = tables.field<std::uint64_t>("number of sequences");
   constexpr std::uint64_t kEntryBytes = sizeof(std::int32_t) + sizeof(std::int64_t);
@@ -102,12 +104,13 @@ void MegatronIndex::check_type(unsigned code) {
     const std::int64_t bytes = at<std::int64_t>(offsets_, i + 1) - at<std::int64_t>(offsets_, i);
     if (bytes == std::int64_t{tokens} * bytes_of(type_)) return;
     const TokenType other = type_ == TokenType::f64 ? TokenType::f32 : TokenType::f64;
-    if (type_ == TokenType::f32 || type_ == TokenType::f64) {
-      if (bytes == std::int64_t{tokens} * bytes_of(other)) type_ = other;
+    if ((type_ == TokenType::f32 || type_ == TokenType::f64) &&
+        bytes == std::int64_t{tokens} * bytes_of(other)) {
+      type_ = other;
       return;
     }
-    if (i == 0 && bytes > 0 && bytes % tokens == 0 && (bytes / tokens & (bytes / tokens - 1)) == 0 &&
-        bytes / tokens <= 8)
+    if (at<std::int64_t>(offsets_, i) == 0 && bytes > 0 && bytes % tokens == 0 &&
+        (bytes / tokens & (bytes / tokens - 1)) == 0 && bytes / tokens <= 8)
       fail(
           "{}: its type code {} means {} ({} bytes), but its offsets are those of tokens of {} bytes: it was written by a fork of Megatron with other codes: write it again with Megatron-Core",
           file_.string(), code, name_of(type_), bytes_of(type_), bytes / tokens);

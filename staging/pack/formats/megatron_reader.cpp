@@ -18,19 +18,6 @@ class MegatronReader : public ExtentReader {
     check_megatron_data(index_);
   }
 
-  std::vector<std::string> notes() const override {
-    std::size_t empty = 0;
-    std::size_t first = 0;
-    for (std::size_t i = index_.sequences(); i-- > 0;) {
-      if (index_.length(i) > 0) continue;
-      ++empty;
-      first = i;
-    }
-    if (empty == 0) return {};
-    return {fmt::format("{} of {} samples are empty (the first is {}): plans leave them out", empty,
-                        index_.sequences(), first)};
-  }
-
   /// The format has no digests: this checks the size, and that all bytes can be read.
   void verify(const ReadProgress& progress) const override {
     check_megatron_data(index_);

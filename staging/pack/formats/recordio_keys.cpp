@@ -2,7 +2,7 @@
 
 #include "common/error.h"
 #include "common/files.h"
-#include "common/leaf/number.h"
+#include "common/leaf/text.h"
 #include "staging/pack/digest.h"
 #include "staging/pack/member_name.h"
 

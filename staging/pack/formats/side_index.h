@@ -19,7 +19,6 @@
 #include "staging/pack/format.h"
 #include "staging/pack/formats/data_file.h"
 #include "staging/pack/index.h"
-#include "staging/pack/index_builder.h"
 
 namespace lockstep::pack {
 

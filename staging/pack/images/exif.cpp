@@ -40,7 +40,9 @@ int orientation_in(Bytes tiff) {
     const std::size_t entry = directory + 2 + i * kEntryBytes;
     if (entry >= tiff.size()) break;
     if (number_at(tiff, entry, 2, big) != kTag) continue;
-    const std::uint32_t value = number_at(tiff, entry + 8, 2, big);
+    const std::uint32_t type =
+        number_at(tiff, entry + 2, 2, big);  // some programs write a number of 1 or 4 bytes
+    const std::uint32_t value = number_at(tiff, entry + 8, type == 1 || type == 4 ? type : 2, big);
     return value >= 1 && value <= 8 ? static_cast<int>(value) : kUpright;
   }
   return kUpright;

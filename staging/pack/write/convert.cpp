@@ -1,6 +1,8 @@
 #include "staging/pack/write/convert.h"
 
 #include <algorithm>
+#include <cstring>
+#include <limits>
 #include <vector>
 
 #include "common/error.h"
@@ -8,17 +10,92 @@
 #include "staging/pack/format.h"
 #include "staging/pack/formats/megatron_writer.h"
 #include "staging/pack/index.h"
+#include "staging/pack/locate.h"
 #include "staging/pack/member_name.h"
 #include "staging/pack/write/create.h"
 #include "staging/pack/write/packer.h"
-#include "staging/pack/write/packing.h"
-#include "staging/pack/write/sample_source.h"
-#include "staging/pack/write/unfinished.h"
 
 namespace lockstep::pack {
 namespace {
 
 namespace fs = std::filesystem;
+
+bool is_tar_pack(const fs::path& source) {
+  try {
+    locate(source);
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+/// The samples of the source, checked against its digests.
+class SampleSource {
+ public:
+  SampleSource(const fs::path& source, const OpenOptions& options)
+      : source_(source), reader_(open(source, options)), of_files_(is_tar_pack(source)) {}
+
+  const Reader& reader() const { return *reader_; }
+  std::size_t size() const { return reader_->size(); }
+  /// Whether the source is a tar pack, whose keys and kinds were file names.
+  bool of_files() const { return of_files_; }
+
+  /// The bytes of a part, valid until the next call. Throws Error if they do not match the digest.
+  std::span<const std::byte> part(std::size_t i, std::size_t p, const Part& part) {
+    constexpr std::uint64_t kMapped = std::uint64_t{16} << 20;  // larger parts are mapped if possible
+    if (p == 0 && part.bytes > kMapped && reader_->can_view()) return reader_->view(i);
+    buffer_.resize(part.bytes);
+    reader_->read_part(i, p, buffer_);
+    return buffer_;
+  }
+
+  /// "SOURCE, sample 7 (key)"
+  std::string where(std::size_t i) const {
+    return fmt::format("{}, sample {} ({})", source_.string(), i, reader_->key(i));
+  }
+
+ private:
+  fs::path source_;
+  std::unique_ptr<Reader> reader_;
+  bool of_files_;
+  std::vector<std::byte> buffer_;
+};
+
+}  // namespace
+
+TarTokens::TarTokens(TokenType from) : from_(from) {
+  if (from == TokenType::none || from == TokenType::f32 || from == TokenType::f64) return;
+  bytes_ = bytes_of(from) <= 2 ? 2 : 4;
+  as_it_is_ = from == TokenType::u16 || from == TokenType::u32;
+}
+
+std::span<const std::byte> TarTokens::convert(std::span<const std::byte> payload, const std::string& where) {
+  const auto from_bytes = static_cast<std::size_t>(bytes_of(from_));
+  if (as_it_is_ || from_bytes == 0) return payload;
+  numbers_.resize(payload.size() / from_bytes);
+  const auto max = static_cast<std::int64_t>(bytes_ == 2 ? std::numeric_limits<std::uint16_t>::max()
+                                                         : std::numeric_limits<std::uint32_t>::max());
+  const auto refuse = [&](std::size_t n, auto number) {
+    fail("{}: token {} is {}, but tokens of tar shards must be between 0 and {}", where, n, number, max);
+  };
+  if (from_ == TokenType::u64) {  // may exceed the signed numbers that widen() makes
+    for (std::size_t n = 0; n < numbers_.size(); ++n) {
+      std::uint64_t number = 0;
+      std::memcpy(&number, payload.data() + n * sizeof(number), sizeof(number));
+      if (number > static_cast<std::uint64_t>(max)) refuse(n, number);
+    }
+  }
+  widen(from_, payload, numbers_);
+  const auto width = static_cast<std::size_t>(bytes_);
+  converted_.resize(numbers_.size() * width);
+  for (std::size_t n = 0; n < numbers_.size(); ++n) {
+    if (numbers_[n] < 0 || numbers_[n] > max) refuse(n, numbers_[n]);
+    std::memcpy(converted_.data() + n * width, &numbers_[n], width);
+  }
+  return converted_;
+}
+
+namespace {
 
 void done(const ConvertOptions& options, ConvertResult& result) {
   ++result.samples;
@@ -103,6 +180,20 @@ void check_tar(const fs::path& pack, const Journal& journal, const SampleSource&
     stop_if_asked(options);
     open(pack / shard_file_name(s))->verify();
   }
+}
+
+/// A new folder inside the hidden one, for a call that continues nothing. Throws Error if an interrupted create() has left
+/// complete shards there, which it could continue.
+fs::path working_folder(Unfinished& unfinished, const fs::path& out, FileSystem& system) {
+  if (system.status(unfinished.folder() / kJournal)) {
+    unfinished.keep();
+    fail("{}: an interrupted create has packed a part of it: run that command again, or remove {}",
+         out.string(), unfinished.folder().string());
+  }
+  fs::path work = unfinished.folder() / "work";
+  system.remove_all(work);
+  (void)system.make_folder(work, 0755);
+  return work;
 }
 
 ConvertResult to_tar(const ConvertOptions& options) {

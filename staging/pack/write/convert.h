@@ -6,10 +6,14 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <memory>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "common/file_system.h"
 #include "staging/pack/reader.h"
@@ -27,7 +31,7 @@ struct ConvertOptions {
   /// "bin".
   std::string kind;
   std::function<void(std::uint64_t samples)> progress;  ///< done so far
-  const std::atomic<bool>* stop = nullptr;              ///< once true, the call ends with Stopped (packing.h)
+  const std::atomic<bool>* stop = nullptr;              ///< once true, the call ends with Stopped (create.h)
   FileSystem* system = nullptr;                         ///< tar shards are written through it
 };
 
@@ -45,5 +49,24 @@ ConvertResult convert(const ConvertOptions& options);
 /// Makes a sample's name in a tar file from a key of any bytes. Bytes that would lead to another folder,
 /// split the name at another dot, or make it invalid are written as %XX. Different keys give different names.
 std::string member_key(std::string_view key);
+
+/// Converts tokens of any type to those of a tar pack, which are unsigned and have 2 or 4 bytes.
+class TarTokens {
+ public:
+  explicit TarTokens(TokenType from);
+
+  /// 2 or 4; 0 if the samples are not integers and are not converted.
+  int bytes() const { return bytes_; }
+  /// Throws Error naming `where` if a number is negative or too large. The result is valid until the next
+  /// call.
+  std::span<const std::byte> convert(std::span<const std::byte> payload, const std::string& where);
+
+ private:
+  TokenType from_;
+  int bytes_ = 0;
+  bool as_it_is_ = true;
+  std::vector<std::int64_t> numbers_;
+  std::vector<std::byte> converted_;
+};
 
 }  // namespace lockstep::pack

@@ -1,24 +1,181 @@
 #include "staging/pack/write/create.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
+#include <thread>
+#include <vector>
 
+#include "common/error.h"
 #include "staging/pack/file_status.h"
 #include "staging/pack/index.h"
 #include "staging/pack/member_name.h"
 #include "staging/pack/write/file_loader.h"
-#include "staging/pack/write/journal.h"
 #include "staging/pack/write/packer.h"
-#include "staging/pack/write/reusable_shards.h"
-#include "staging/pack/write/unfinished.h"
 
 namespace lockstep::pack {
 namespace {
 
 namespace fs = std::filesystem;
+
+struct FileState {
+  std::uint64_t size = 0;
+  std::int64_t changed_ns = 0;
+  bool exists = false;
+};
+
+FileState state_of(const std::filesystem::path& path) {
+  struct stat status {};
+  if (::lstat(path.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) return {};
+  return {static_cast<std::uint64_t>(status.st_size), changed_ns(status), true};
+}
+
+/// The states of the first files. Many threads ask, since each file may cost a round trip on a network file
+/// system.
+std::vector<FileState> states_of(const CreateOptions& options, std::size_t count) {
+  constexpr std::size_t kThreads = 32;
+  constexpr std::size_t kAtATime = 64;
+  std::vector<FileState> states(count);
+  std::atomic<std::size_t> next = 0;
+  std::vector<std::jthread> threads;
+  for (std::size_t t = 0; t < std::min(kThreads, count / kAtATime + 1); ++t) {
+    threads.emplace_back([&] {
+      for (std::size_t begin = next.fetch_add(kAtATime); begin < count; begin = next.fetch_add(kAtATime)) {
+        if (options.stop != nullptr && options.stop->load()) return;
+        for (std::size_t i = begin; i < std::min(begin + kAtATime, count); ++i)
+          states[i] = state_of(options.folder / options.files[i]);
+      }
+    });
+  }
+  threads.clear();
+  return states;
+}
+
+/// The end of the sample that begins with file `begin`.
+std::size_t sample_end(const std::vector<std::string>& files, std::size_t begin) {
+  std::size_t end = begin;
+  while (end < files.size() && split_member_name(files[end]).key == split_member_name(files[begin]).key)
+    ++end;
+  return end;
+}
+
+/// Compares the record of one shard with the files from `first` on. Names the first difference, or returns
+/// "".
+std::string difference(const Journal::Entry& entry, const CreateOptions& options,
+                       const std::vector<FileState>& states, std::size_t first) {
+  const Index& index = entry.index;
+  for (std::size_t i = 0; i < index.samples(); ++i) {
+    for (std::size_t p = index.first_part(i); p < index.first_part(i + 1); ++p) {
+      const layout::PartRecord& part = index.part(p);
+      const std::string name = join_member_name(index.key(i), index.kind(part));
+      const std::size_t file = first + p;
+      if (file >= options.files.size() || options.files[file] != name)
+        return "the list of files differs, beginning with " + name;
+      const FileState& state = states[file];
+      if (!state.exists || state.size != part.size || state.changed_ns != entry.changed_ns[p])
+        return (options.folder / name).string() + " has changed";
+    }
+  }
+  return {};
+}
+
+struct ReusableShards {
+  std::size_t shards = 0;
+  std::size_t files = 0;  ///< in these shards
+  std::string changed;    ///< why there are no more: names the first file that has changed; or ""
+};
+
+/// Finds the leading shards of the journal that this call would write again in the same way: they hold exactly the first
+/// files of the list, the sizes and times of these files have not changed, and each shard ends at the same sample.
+/// `folder` holds the complete shards.
+ReusableShards find_reusable_shards(const CreateOptions& options, const Journal& journal,
+                                    const std::filesystem::path& folder, FileSystem& system) {
+  ReusableShards reusable;
+  if (journal.shards() == 0) return reusable;
+  std::size_t packed = 0;
+  journal.each([&](const Journal::Entry& entry) { packed += entry.index.parts(); });
+  const std::size_t known = std::min(packed, options.files.size());
+  const std::size_t next = known < options.files.size() ? sample_end(options.files, known) : known;
+  const std::vector<FileState> states = states_of(options, next);
+  if (options.stop != nullptr && options.stop->load()) throw Stopped("stopped");
+
+  std::vector<std::size_t> ends;  // files up to each shard's end
+  std::vector<std::uint64_t> sizes;
+  journal.each([&](const Journal::Entry& entry) {
+    if (!reusable.changed.empty()) return;
+    const std::size_t first = ends.empty() ? 0 : ends.back();
+    const std::filesystem::path shard = folder / entry.index.shard_name(0);
+    const std::optional<struct stat> status = system.status(shard);
+    if (!status || static_cast<std::uint64_t>(status->st_size) != entry.index.shard(0).size) {
+      reusable.changed = shard.string() + " has changed";
+    } else {
+      reusable.changed = difference(entry, options, states, first);
+    }
+    if (!reusable.changed.empty()) return;
+    ends.push_back(first + entry.index.parts());
+    sizes.push_back(entry.index.shard(0).size);
+  });
+  // The last shard ended because the next sample did not fit: that must still be true.
+  if (!ends.empty() && ends.back() < options.files.size()) {
+    std::uint64_t bytes = 0;
+    bool exist = true;
+    for (std::size_t i = ends.back(); i < sample_end(options.files, ends.back()); ++i) {
+      bytes += member_bytes(states[i].size);
+      exist = exist && states[i].exists;  // a missing file is reported when it is packed
+    }
+    const bool same_sample = split_member_name(options.files[ends.back() - 1]).key ==
+                             split_member_name(options.files[ends.back()]).key;
+    if (same_sample || (exist && fits(sizes.back(), bytes, options.shard_bytes))) {
+      if (reusable.changed.empty()) reusable.changed = options.files[ends.back()] + " has changed or is new";
+      ends.pop_back();
+    }
+  }
+  reusable.shards = ends.size();
+  reusable.files = ends.empty() ? 0 : ends.back();
+  return reusable;
+}
+
+}  // namespace
+
+Unfinished::Unfinished(std::filesystem::path folder, const std::filesystem::path& what, FileSystem& system)
+    : folder_(std::move(folder)), system_(system) {
+  for (;;) {
+    (void)system_.make_folder(folder_, 0755);
+    std::optional<UniqueFd> fd = system_.open_if_there(folder_, O_RDONLY | O_DIRECTORY | O_NOFOLLOW);
+    if (!fd) continue;  // another call has just ended and removed it
+    // The lock distinguishes a running call from a killed one.
+    if (!system_.lock(fd->get(), FileSystem::LockKind::exclusive, false, folder_))
+      fail("{} is being packed by another process", what.string());
+    struct stat locked {};
+    const std::optional<struct stat> named = system_.status(folder_);
+    if (::fstat(fd->get(), &locked) == 0 && named && locked.st_ino == named->st_ino) {
+      lock_ = std::move(*fd);
+      return;
+    }
+  }
+}
+
+Unfinished::~Unfinished() {
+  if (keep_) return;
+  try {
+    system_.remove_all(folder_);
+  } catch (const Error&) {
+    return;  // the error that ended the call is being reported, and the next call tries again
+  }
+}
+
+void publish_pack(const fs::path& pack, const fs::path& out, FileSystem& system) {
+  system.sync_folder(pack);
+  system.rename(pack, out);
+  system.sync_folder(out.parent_path());
+}
+
+namespace {
 
 /// Removes the journal that a call left when it was killed just after publishing.
 void clear_published(const fs::path& out, FileSystem& system) {
@@ -36,20 +193,14 @@ std::string purpose_of(const CreateOptions& options) {
       .dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
 }
 
-/// Where the shards are written.
-struct Destination {
-  std::filesystem::path folder;
-  int token_bytes = 0;  ///< if not 0, every file is one sample and must be a multiple of this size
-};
-
 /// Gives the loaded files to the packer, sample by sample.
 class FilePacker {
  public:
-  FilePacker(const PackingOptions& options, int token_bytes, Packer& packer, PackingResult& done)
-      : options_(options), token_bytes_(token_bytes), packer_(packer), done_(done) {}
+  FilePacker(const CreateOptions& options, Packer& packer, CreateResult& done)
+      : options_(options), packer_(packer), done_(done) {}
 
   void add_sample(std::string_view key, std::vector<LoadedFile>& files) {
-    if (token_bytes_ != 0 && files.size() > 1) {
+    if (options_.token_bytes != 0 && files.size() > 1) {
       fail(
           "{} and {} are parts of one sample, but a sample of tokens is one file: rename one of them (a sample's name ends at the first dot)",
           files[0].path, files[1].path);
@@ -62,9 +213,9 @@ class FilePacker {
 
  private:
   void add_part(LoadedFile& file) {
-    if (token_bytes_ != 0 && file.size % static_cast<unsigned>(token_bytes_) != 0) {
+    if (options_.token_bytes != 0 && file.size % static_cast<unsigned>(options_.token_bytes) != 0) {
       fail("{} has {} bytes, which is not a multiple of the token size, {}: see --token-bytes", full(file),
-           file.size, token_bytes_);
+           file.size, options_.token_bytes);
     }
     packer_.begin_part(split_member_name(file.path).kind, file.size, file.changed_ns);
     if (file.loaded()) {
@@ -104,25 +255,24 @@ class FilePacker {
 
   std::string full(const LoadedFile& file) const { return (options_.folder / file.path).string(); }
 
-  const PackingOptions& options_;
-  int token_bytes_;
+  const CreateOptions& options_;
   Packer& packer_;
-  PackingResult& done_;
+  CreateResult& done_;
   std::vector<std::byte> buffer_;
   std::size_t files_ = 0;
 };
 
 /// Keeps the complete shards of an earlier call that are still valid, and tells the user. Returns how many
 /// files they hold.
-std::size_t files_packed_before(const PackingOptions& options, const Destination& destination,
-                                Journal& journal, FileSystem& system) {
+std::size_t files_packed_before(const CreateOptions& options, const fs::path& folder, Journal& journal,
+                                FileSystem& system) {
   const auto say = [&](const std::string& line) {
     if (options.notice) options.notice(line);
   };
   if (journal.was_of_another_purpose())
     say("the interrupted call had other options: packing everything again");
   if (journal.shards() == 0) return 0;
-  const ReusableShards reusable = find_reusable_shards(options, journal, destination.folder, system);
+  const ReusableShards reusable = find_reusable_shards(options, journal, folder, system);
   journal.keep(reusable.shards);
   if (reusable.shards == 0) {
     say(fmt::format("{}: packing everything again", reusable.changed));
@@ -142,7 +292,7 @@ void clear_rest(const fs::path& folder, const Journal& journal, FileSystem& syst
     if (whole.find(name) == whole.end()) system.remove_all(folder / name);
 }
 
-void count(const Journal& journal, PackingResult& result) {
+void count(const Journal& journal, CreateResult& result) {
   journal.each([&](const Journal::Entry& entry) {
     result.samples += entry.index.samples();
     result.parts += entry.index.parts();
@@ -153,20 +303,18 @@ void count(const Journal& journal, PackingResult& result) {
 
 /// Packs the files into shards and adds them to the journal, after the shards that can be used again. The
 /// result counts all of them. Throws Error naming the file; Stopped if asked to stop.
-PackingResult pack_files(const PackingOptions& options, const Destination& destination, Journal& journal,
-                         FileSystem& system) {
-  PackingResult result;
-  const std::size_t first = files_packed_before(options, destination, journal, system);
+CreateResult pack_files(const CreateOptions& options, const fs::path& folder, Journal& journal,
+                        FileSystem& system) {
+  CreateResult result;
+  const std::size_t first = files_packed_before(options, folder, journal, system);
   result.continued_files = first;
-  clear_rest(destination.folder, journal, system);
+  clear_rest(folder, journal, system);
   journal.each([&](const Journal::Entry& entry) {
     for (std::size_t p = 0; p < entry.index.parts(); ++p) result.payload_bytes += entry.index.part(p).size;
   });
-  Packer packer({.folder = destination.folder,
-                 .shard_bytes = options.shard_bytes,
-                 .token_bytes = destination.token_bytes},
+  Packer packer({.folder = folder, .shard_bytes = options.shard_bytes, .token_bytes = options.token_bytes},
                 journal, system);
-  FilePacker files(options, destination.token_bytes, packer, result);
+  FilePacker files(options, packer, result);
   FileLoader loader(options.folder, options.files, first, options.threads);
   std::vector<LoadedFile> sample;
   for (std::size_t i = first; i < options.files.size(); ++i) {
@@ -232,8 +380,7 @@ CreateResult create(const CreateOptions& options) {
   (void)system.make_folder(pack, 0755);
   Journal journal(unfinished.folder() / kJournal, purpose_of(options), system);
   try {
-    const Destination destination{.folder = pack, .token_bytes = options.token_bytes};
-    CreateResult result = pack_files(options, destination, journal, system);
+    CreateResult result = pack_files(options, pack, journal, system);
     result.pack_bytes += write_index(pack / kIndexName, options.token_bytes, journal, system);
     publish_pack(pack, out, system);
     return result;

@@ -3,12 +3,12 @@
 #include <fnmatch.h>
 
 #include <algorithm>
+#include <cstring>
 #include <unordered_map>
 
 #include "common/error.h"
 #include "common/leaf/text.h"
 #include "staging/pack/member_name.h"
-#include "staging/pack/stray_files.h"
 
 namespace lockstep::pack {
 namespace {
@@ -17,11 +17,13 @@ namespace fs = std::filesystem;
 
 bool matches(const std::string& path, const std::vector<std::string>& filters) {
   const std::string name = fs::path(path).filename().string();
-  // "*.jpg" is not meant to match the Mac's "._a.jpg".
-  const int flags = is_system_file(name) ? FNM_PERIOD | FNM_PATHNAME : 0;
+  const bool system = is_system_file(name);
   return filters.empty() || std::any_of(filters.begin(), filters.end(), [&](const std::string& filter) {
-           return ::fnmatch(filter.c_str(), path.c_str(), flags) == 0 ||
-                  ::fnmatch(filter.c_str(), name.c_str(), flags) == 0;
+           // "*.jpg" is not meant to match the Mac's "._a.jpg".
+           const std::size_t last = filter.rfind('/') + 1;  // npos + 1 is 0
+           if (system && (last == filter.size() || std::strchr("*?[", filter[last]) != nullptr)) return false;
+           return ::fnmatch(filter.c_str(), path.c_str(), 0) == 0 ||
+                  ::fnmatch(filter.c_str(), name.c_str(), 0) == 0;
          });
 }
 

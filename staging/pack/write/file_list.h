@@ -10,7 +10,7 @@
 
 namespace lockstep::pack {
 
-/// Files of stray_files.h that are left out.
+/// Files of member_name.h that are left out.
 struct StrayFiles {
   std::size_t count = 0;
   std::string first;  ///< in byte order

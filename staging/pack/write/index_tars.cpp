@@ -11,11 +11,11 @@
 #include "common/files.h"
 #include "common/leaf/text.h"
 #include "staging/pack/compression.h"
+#include "staging/pack/file_status.h"
 #include "staging/pack/formats/data_file.h"
-#include "staging/pack/index_builder.h"
+#include "staging/pack/index.h"
 #include "staging/pack/locate.h"
 #include "staging/pack/member_name.h"
-#include "staging/pack/stray_files.h"
 #include "staging/pack/tar_members.h"
 #include "staging/pack/write/file_list.h"
 
@@ -46,6 +46,7 @@ struct LeftOut {
   std::vector<std::string> empty_shards;
   std::vector<std::string> after_end;  // a line about each of them that has more after its end
   StrayFiles files;
+  StrayFiles compressed;  // tar files
 };
 
 /// Throws Error for a tar file in a tar file, such as ImageNet's train.tar. It would be a sample of one class.
@@ -77,7 +78,7 @@ std::uint64_t add_members(const DataFile& file, Members wanted, IndexBuilder& bu
       continue;
     }
     if (const std::string_view reason = unsafe_member_name(name); !reason.empty()) refuse(reason);
-    if (!members.plain_file()) refuse("is not a regular file");
+    if (!members.not_plain().empty()) refuse(members.not_plain());
     refuse_nested_tar(file, members);
     const MemberName split = split_member_name(name);
     if (kinds.empty() || split.key != key) {
@@ -135,10 +136,13 @@ std::vector<std::string> describe(const LeftOut& left_out) {
   }
   lines.insert(lines.end(), left_out.after_end.begin(), left_out.after_end.end());
   if (left_out.files.count > 0) lines.push_back(describe(left_out.files));
+  if (left_out.compressed.count > 0)
+    lines.push_back(fmt::format("compressed tar files are left out: {}, such as {}: unpack them",
+                                left_out.compressed.count, printable(left_out.compressed.first)));
   return lines;
 }
 
-std::vector<std::string> tars_of(const fs::path& folder, StrayFiles& stray) {
+std::vector<std::string> tars_of(const fs::path& folder, LeftOut& left_out) {
   std::vector<std::string> tars;
   std::error_code error;
   for (fs::directory_iterator entry(folder, error); !error && entry != fs::directory_iterator();
@@ -147,7 +151,9 @@ std::vector<std::string> tars_of(const fs::path& folder, StrayFiles& stray) {
     if (is_shard_name(name)) {
       tars.push_back(name);
     } else if (is_stray(name)) {
-      stray.add(name);
+      left_out.files.add(name);
+    } else if (is_tar_name(name)) {
+      left_out.compressed.add(name);
     }
   }
   if (error) fail("cannot list {}: {}", folder.string(), error.message());
@@ -155,16 +161,22 @@ std::vector<std::string> tars_of(const fs::path& folder, StrayFiles& stray) {
   return tars;
 }
 
-}  // namespace
-
-bool has_tars_without_index(const fs::path& source) {
-  std::error_code error;
-  return fs::is_directory(source, error) && has_tars(source) && !fs::exists(source / kIndexName, error);
+std::vector<std::string> describe_not_indexed(const Index& index, const std::vector<std::string>& tars) {
+  StrayFiles missing;
+  for (const std::string& name : tars)
+    if (index.find_shard(name) == index.shards()) missing.add(name);
+  if (missing.count == 0) return {};
+  return {fmt::format(
+      "tar files that {} does not have: {}, such as {}: if they hold samples, remove it and index again",
+      kIndexName, missing.count, printable(missing.first))};
 }
+
+}  // namespace
 
 std::vector<std::string> index_tars(const fs::path& folder) {
   LeftOut left_out;
-  const std::vector<std::string> tars = tars_of(folder, left_out.files);
+  const std::vector<std::string> tars = tars_of(folder, left_out);
+  if (is_file(folder / kIndexName)) return describe_not_indexed(Index::load(folder / kIndexName), tars);
   const LeftOut before = left_out;
   IndexBuilder builder = index_of(folder, tars, Members::with_ending, left_out);
   if (builder.samples() == 0 && left_out.without_ending > 0) {

@@ -74,26 +74,6 @@ std::vector<Run> runs_of(const StreamPlan& plan, const std::vector<bool>& held) 
   return runs;
 }
 
-/// The number of chunks that each reader has.
-class Loads {
- public:
-  Loads(std::size_t chunks, std::size_t readers) : chunks_(chunks), loads_(readers) {}
-
-  std::size_t& of(std::size_t reader) { return loads_[reader]; }
-  std::size_t fair(std::size_t reader) const {
-    return chunks_ * (reader + 1) / loads_.size() - chunks_ * reader / loads_.size();
-  }
-  /// Whether the reader may take a whole file. A little more than a fair share is allowed, because files differ.
-  bool fits(std::size_t load, std::size_t run) const {
-    constexpr std::size_t kTolerance = 16;
-    return (load + run) * loads_.size() * kTolerance <= chunks_ * (kTolerance + 1);
-  }
-
- private:
-  std::size_t chunks_;
-  std::vector<std::size_t> loads_;
-};
-
 /// A reader and the number of chunks of one file that it reads.
 using Part = std::pair<std::size_t, std::size_t>;
 
@@ -132,19 +112,21 @@ std::vector<std::uint32_t> deal_chunks(const StreamPlan& plan, std::uint32_t rea
   const std::vector<Run> runs = runs_of(plan, held);
   std::size_t chunks = 0;
   for (const Run& run : runs) chunks += run.size();
-  Loads loads(chunks, readers);
+  std::vector<std::size_t> loads(readers);             // chunks of each reader
   using Turn = std::pair<std::size_t, std::uint32_t>;  // load, reader
   std::priority_queue<Turn, std::vector<Turn>, std::greater<>> turns;
   for (std::uint32_t reader = 0; reader < readers; ++reader) turns.emplace(0, reader);
   std::vector<Run> left;
   for (const Run& run : runs) {
     const auto [load, reader] = turns.top();
-    if (!loads.fits(load, run.size())) {
+    // A little more than a fair share is allowed, because files differ.
+    constexpr std::size_t kTolerance = 16;
+    if ((load + run.size()) * readers * kTolerance > chunks * (kTolerance + 1)) {
       left.push_back(run);
       continue;
     }
     turns.pop();
-    turns.emplace(loads.of(reader) += run.size(), reader);
+    turns.emplace(loads[reader] += run.size(), reader);
     std::fill(dealt.begin() + static_cast<std::ptrdiff_t>(run.begin),
               dealt.begin() + static_cast<std::ptrdiff_t>(run.end), reader);
   }
@@ -153,13 +135,13 @@ std::vector<std::uint32_t> deal_chunks(const StreamPlan& plan, std::uint32_t rea
     std::vector<Part> parts;
     for (std::size_t rest = run.size(); rest > 0;) {
       const bool last = reader + 1 == readers;
-      const std::size_t fair = loads.fair(reader);
-      const std::size_t free = fair > loads.of(reader) ? fair - loads.of(reader) : 0;
+      const std::size_t fair = chunks * (reader + 1) / readers - chunks * reader / readers;
+      const std::size_t free = fair > loads[reader] ? fair - loads[reader] : 0;
       const std::size_t taken = last ? rest : std::min(free, rest);
       if (taken > 0) parts.emplace_back(reader, taken);
-      loads.of(reader) += taken;
+      loads[reader] += taken;
       rest -= taken;
-      if (!last && loads.of(reader) >= fair) ++reader;
+      if (!last && loads[reader] >= fair) ++reader;
     }
     alternate(run, parts, dealt);
   }

@@ -133,7 +133,7 @@ std::uint64_t ChunkStore::resume(int threads) {
   parallel_for(found.size(), threads, [&](std::size_t i) {
     const DoneChunk& done = found[i];
     if (done.chunk >= plan_.size()) return;
-    const ChunkBuffers::Buffer data = memory_.chunks.take(plan_.bytes(done.chunk));
+    const LentChunk data = memory_.chunks.take(plan_.bytes(done.chunk));
     if (!local_.read(done.chunk, data.bytes()) || pack::digest_of(data.bytes()) != done.digest) return;
     const std::lock_guard lock(mutex_);
     if (!present_[done.chunk]) bytes += data.bytes().size();
@@ -154,22 +154,20 @@ pack::Digest ChunkStore::digest(std::size_t chunk) const {
 }
 
 void ChunkStore::put(std::size_t chunk, LentChunk data, const pack::Digest& digest, bool in_background) {
-  local_.write(chunk, *data);
+  local_.write(chunk, data);
   written(chunk, digest, in_background);
   Hashing* hashing = nullptr;
   {
     const std::lock_guard lock(mutex_);
     if (hashed_[chunk]) return;  // the hashing thread has read it back already
     hashing = &hashing_of(chunk);
-    if (hashing->busy || chunk != hashing->next) {
-      keep_early(chunk, std::move(data));  // the hashing thread will take it
-      if (hashing->busy || !present_[hashing->next]) return;
-      chunk = hashing->next;
-      data = take_early(chunk);
-    }
+    if (hashing->busy || chunk != hashing->next) keep_early(chunk, std::exchange(data, {}));
+    if (hashing->busy || !present_[hashing->next])
+      return;  // the thread that hashes, or puts that chunk, takes it
     hashing->busy = true;
+    if (!data) data = take_early(hashing->next);
   }
-  hash_from(*hashing, chunk, std::move(data));
+  hash_from(*hashing, std::move(data));
 }
 
 ChunkStore::~ChunkStore() {
@@ -188,7 +186,7 @@ void ChunkStore::keep_early(std::size_t chunk, LentChunk data) {
 // Empty if the chunk must be read back. The caller holds the mutex.
 LentChunk ChunkStore::take_early(std::size_t chunk) {
   auto node = early_.extract(chunk);
-  if (node.empty()) return nullptr;
+  if (node.empty()) return {};
   ++memory_.early;
   return std::move(node.mapped());
 }
@@ -260,32 +258,30 @@ void ChunkStore::record() {
   marking_ = false;
 }
 
-// Hashes this chunk and the ones after it, up to the first that is missing or the end of the file. The caller has set
-// `hashing.busy`.
-void ChunkStore::hash_from(Hashing& hashing, std::size_t chunk, LentChunk data) {
-  const std::uint32_t file = first_file(chunk);
+// Hashes the chunk whose turn it is and the ones after it, up to the first that is missing or the end of the file. `data` is
+// that chunk, or empty if it must be read back. The caller has set `hashing.busy`.
+void ChunkStore::hash_from(Hashing& hashing, LentChunk data) {
+  const std::uint32_t file = first_file(hashing.next);
   for (;;) {
-    if (data == nullptr) {
-      ChunkBuffers::Buffer read = memory_.read_back.take(plan_.bytes(chunk));
-      if (!local_.read(chunk, read.bytes()))
+    const std::size_t chunk = hashing.next;
+    if (!data) {
+      data = memory_.read_back.take(plan_.bytes(chunk));
+      if (!local_.read(chunk, data.bytes()))
         fail("{}: vanished while it was copied", local_.path(file).string());
-      data = std::make_shared<const ChunkBuffers::Buffer>(std::move(read));
     }
-    hash_chunk(hashing.hasher, chunk, data->bytes());
-    data.reset();
+    hash_chunk(hashing.hasher, chunk, data.bytes());
+    data = {};
     const std::lock_guard lock(mutex_);
     hashed_[chunk] = true;
     take_early(chunk);
-    hashing.next = ++chunk;
-    if (chunk > plan_.last_chunk(file)) {
+    if (chunk == plan_.last_chunk(file)) {
       hashing_.erase(file);
       return;
     }
-    if (!present_[chunk]) {
-      hashing.busy = false;
-      return;
-    }
-    data = take_early(chunk);
+    hashing.next = chunk + 1;
+    hashing.busy = present_[chunk + 1];
+    if (!hashing.busy) return;
+    data = take_early(chunk + 1);
   }
 }
 
@@ -313,20 +309,20 @@ void ChunkStore::finish() {
       hashing = &hashing_of(chunk);
       hashing->busy = true;
     }
-    hash_from(*hashing, chunk, nullptr);
+    hash_from(*hashing, {});
   }
   join_marker();
   if (mark_failed_) std::rethrow_exception(mark_failed_);
   record();
 }
 
-void ChunkStore::replace(std::size_t chunk, const ChunkBuffers::Buffer& data, const pack::Digest& digest) {
+void ChunkStore::replace(std::size_t chunk, const LentChunk& data, const pack::Digest& digest) {
   local_.write(chunk, data);
   written(chunk, digest, false);
 }
 
 pack::Digest ChunkStore::read_digest(std::size_t chunk) {
-  const ChunkBuffers::Buffer data = memory_.chunks.take(plan_.bytes(chunk));
+  const LentChunk data = memory_.chunks.take(plan_.bytes(chunk));
   return local_.read(chunk, data.bytes()) ? pack::digest_of(data.bytes()) : pack::Digest{};
 }
 

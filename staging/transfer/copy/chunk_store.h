@@ -128,7 +128,7 @@ class ChunkStore {
   /// The digest of a chunk as it is on the disk now.
   pack::Digest read_digest(std::size_t chunk);
   /// Replaces a chunk. The journal is wrong until mark().
-  void replace(std::size_t chunk, const ChunkBuffers::Buffer& data, const pack::Digest& digest);
+  void replace(std::size_t chunk, const LentChunk& data, const pack::Digest& digest);
   pack::Digest file_digest(std::size_t file) const { return file_digests_[file]; }
 
  private:
@@ -146,7 +146,7 @@ class ChunkStore {
   Hashing& hashing_of(std::size_t chunk);
   void keep_early(std::size_t chunk, LentChunk data);
   LentChunk take_early(std::size_t chunk);
-  void hash_from(Hashing& hashing, std::size_t chunk, LentChunk data);
+  void hash_from(Hashing& hashing, LentChunk data);
   void hash_chunk(pack::Hasher& hasher, std::size_t chunk, std::span<const std::byte> data);
 
   FileSystem& system_;

@@ -52,12 +52,6 @@ bool takes_direct(FileSystem& system, const fs::path& folder) {
 
 constexpr std::size_t kMaxOpenSources = 96;
 
-FileState state_of(int fd, const std::filesystem::path& path) {
-  struct stat status {};
-  if (::fstat(fd, &status) != 0) fail_errno("cannot stat {}", path.string());
-  return FileState::of(status);
-}
-
 }  // namespace
 
 std::shared_ptr<const UniqueFd> OpenFiles::get(std::size_t file) {
@@ -141,7 +135,7 @@ void LocalFiles::write_with_holes(int fd, const Extent& extent, std::span<const 
   }
 }
 
-bool LocalFiles::write_direct(const Extent& extent, const ChunkBuffers::Buffer& data) {
+bool LocalFiles::write_direct(const Extent& extent, const LentChunk& data) {
   constexpr std::size_t kMask = ChunkBuffers::kAlignment - 1;
   constexpr std::uint32_t kWorthIt = 1U << 16U;
   if (is_sparse(extent.file) || extent.bytes < kWorthIt || (extent.offset & kMask) != 0) return false;
@@ -158,7 +152,7 @@ bool LocalFiles::write_direct(const Extent& extent, const ChunkBuffers::Buffer& 
   return true;
 }
 
-void LocalFiles::write(std::size_t chunk, const ChunkBuffers::Buffer& data) {
+void LocalFiles::write(std::size_t chunk, const LentChunk& data) {
   const std::span<const Extent> extents = plan_.extents(chunk);
   std::size_t at = 0;
   for (const Extent& extent : extents) {
@@ -226,7 +220,7 @@ SourceFiles::SourceFiles(FileSystem& system, std::filesystem::path folder,
 UniqueFd SourceFiles::open(std::size_t file) {
   const std::filesystem::path path = folder_ / files_[file].name;
   UniqueFd fd = system_.open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY);
-  const FileState now = state_of(fd.get(), path);
+  const FileState now = FileState::of(fd.get(), path);
   const std::optional<FileState>& listed = files_[file].state;
   if (listed && listed->inode == 0 && !listed->fits(now)) fail_changed(path, "the first node");
   if (now.size != files_[file].size || (listed && !listed->fits(now))) fail_changed(path);
@@ -282,7 +276,7 @@ void SourceFiles::read_extent(const Extent& extent, std::span<std::byte> into) {
     const std::lock_guard lock(mutex_);
     first = first_.at(extent.file);
   }
-  if (!(state_of(fd->get(), path) == first)) fail_changed(path);
+  if (!(FileState::of(fd->get(), path) == first)) fail_changed(path);
   open_files_.drop(extent.file);
   const std::lock_guard lock(mutex_);
   first_.erase(extent.file);

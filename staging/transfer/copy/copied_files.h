@@ -63,7 +63,7 @@ class LocalFiles {
   void make_folders();
 
   /// Writes a chunk, creating its files. Throws Error naming the file, for example if the disk is full.
-  void write(std::size_t chunk, const ChunkBuffers::Buffer& data);
+  void write(std::size_t chunk, const LentChunk& data);
 
   /// Reads a chunk back; false if files are missing or short.
   bool read(std::size_t chunk, std::span<std::byte> into);
@@ -76,7 +76,7 @@ class LocalFiles {
  private:
   UniqueFd create(std::size_t file, int flags);
   bool is_sparse(std::size_t file) const { return files_[file].holes > 0; }
-  bool write_direct(const Extent& extent, const ChunkBuffers::Buffer& data);
+  bool write_direct(const Extent& extent, const LentChunk& data);
   void write_with_holes(int fd, const Extent& extent, std::span<const std::byte> data);
 
   FileSystem& system_;

@@ -56,60 +56,38 @@ struct ChunkBuffers::Memory {
   std::vector<std::byte*> spare;  // of chunk size: mapping memory again would cost as much as reading a chunk
 };
 
-ChunkBuffers::Buffer::Buffer(Buffer&& other) noexcept {
-  *this = std::move(other);
-}
-
-ChunkBuffers::Buffer& ChunkBuffers::Buffer::operator=(Buffer&& other) noexcept {
-  std::swap(owner_, other.owner_);
-  std::swap(memory_, other.memory_);
-  std::swap(bytes_, other.bytes_);
-  std::swap(capacity_, other.capacity_);
-  return *this;
-}
-
-ChunkBuffers::Buffer::~Buffer() {
-  if (memory_ == nullptr) return;
-  {
-    const std::lock_guard lock(owner_->mutex);
-    owner_->used -= capacity_;
-    if (capacity_ == owner_->chunk) owner_->spare.push_back(std::exchange(memory_, nullptr));
-  }
-  owner_->freed.notify_all();
-  std::free(memory_);
-}
-
 ChunkBuffers::ChunkBuffers(std::size_t budget, std::size_t chunk)
     : memory_(std::make_shared<Memory>(budget, chunk)) {
 }
 
-ChunkBuffers::Buffer ChunkBuffers::take(std::size_t bytes) {
-  Buffer buffer;
+LentChunk ChunkBuffers::take(std::size_t bytes) {
   Memory& memory = *memory_;
   // Small chunks get a buffer of their own size. All others get buffers of one size, which can be reused.
-  buffer.capacity_ =
+  const std::size_t capacity =
       round_up(bytes) <= memory.chunk / 4 ? round_up(bytes) : std::max(memory.chunk, round_up(bytes));
+  std::byte* taken = nullptr;
   {
     std::unique_lock lock(memory.mutex);
-    memory.freed.wait(lock,
-                      [&] { return memory.used == 0 || memory.used + buffer.capacity_ <= memory.budget; });
-    memory.used += buffer.capacity_;
-    if (buffer.capacity_ == memory.chunk && !memory.spare.empty()) {
-      buffer.memory_ = memory.spare.back();
+    memory.freed.wait(lock, [&] { return memory.used == 0 || memory.used + capacity <= memory.budget; });
+    memory.used += capacity;
+    if (capacity == memory.chunk && !memory.spare.empty()) {
+      taken = memory.spare.back();
       memory.spare.pop_back();
     }
   }
-  if (buffer.memory_ == nullptr) {
-    buffer.memory_ = static_cast<std::byte*>(std::aligned_alloc(kAlignment, buffer.capacity_));
-    if (buffer.memory_ == nullptr) {
-      const std::lock_guard lock(memory.mutex);
-      memory.used -= buffer.capacity_;
-      throw std::bad_alloc();
+  if (taken == nullptr) taken = static_cast<std::byte*>(std::aligned_alloc(kAlignment, capacity));
+  const auto give_back = [owner = memory_, capacity](std::byte* given) {
+    {
+      const std::lock_guard lock(owner->mutex);
+      owner->used -= capacity;
+      if (given != nullptr && capacity == owner->chunk) owner->spare.push_back(std::exchange(given, nullptr));
     }
-  }
-  buffer.owner_ = memory_;
-  buffer.bytes_ = bytes;
-  return buffer;
+    owner->freed.notify_all();
+    std::free(given);
+  };
+  LentChunk chunk{std::shared_ptr<std::byte>(taken, give_back), bytes};
+  if (taken == nullptr) throw std::bad_alloc();
+  return chunk;
 }
 
 Limit::Limit(std::uint64_t bytes_per_second, const std::filesystem::path& shared) : rate_(bytes_per_second) {
@@ -119,7 +97,6 @@ Limit::Limit(std::uint64_t bytes_per_second, const std::filesystem::path& shared
   if (!fd || ::posix_fallocate(fd.get(), 0, kPage) != 0) return;
   void* const mapping = ::mmap(nullptr, kPage, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
   if (mapping == MAP_FAILED) return;
-  mapping_ = mapping;
   next_ = static_cast<std::atomic<std::uint64_t>*>(mapping);
   // The clock restarts with each boot.
   std::atomic<std::uint64_t>& boot = next_[1];
@@ -128,7 +105,7 @@ Limit::Limit(std::uint64_t bytes_per_second, const std::filesystem::path& shared
 }
 
 Limit::~Limit() {
-  if (mapping_ != nullptr) ::munmap(mapping_, kPage);
+  if (next_ != &own_) ::munmap(next_, kPage);
 }
 
 void Limit::take(std::uint64_t bytes) {

@@ -1,6 +1,6 @@
 // What the copies of a process, or of all processes into one store, may use together: memory for chunks, and bytes a second.
 //
-// Threads: safe from any; a Buffer belongs to one thread at a time, and may outlive the ChunkBuffers.
+// Threads: safe from any. A chunk may outlive its ChunkBuffers.
 #pragma once
 
 #include <atomic>
@@ -14,47 +14,31 @@
 
 namespace lockstep::transfer {
 
+/// A chunk in memory, aligned for O_DIRECT, which several threads use: to store, hash and send it. The last one frees it.
+struct LentChunk {
+  std::shared_ptr<std::byte> memory{};
+  std::size_t size = 0;
+
+  std::span<std::byte> bytes() const { return {memory.get(), size}; }
+  explicit operator bool() const { return memory != nullptr; }
+};
+
 /// Buffers for chunks, within one budget. A caller waits until the budget has room, so the number of threads and peers does not
 /// change a copy's memory.
 class ChunkBuffers {
-  struct Memory;
-
  public:
-  /// Aligned for O_DIRECT.
-  class Buffer {
-   public:
-    Buffer() = default;
-    Buffer(Buffer&& other) noexcept;
-    Buffer& operator=(Buffer&& other) noexcept;
-    Buffer(const Buffer&) = delete;
-    Buffer& operator=(const Buffer&) = delete;
-    ~Buffer();
-
-    /// The bytes asked for.
-    std::span<std::byte> bytes() const { return {memory_, bytes_}; }
-
-   private:
-    friend class ChunkBuffers;
-    std::shared_ptr<Memory> owner_;
-    std::byte* memory_ = nullptr;
-    std::size_t bytes_ = 0;
-    std::size_t capacity_ = 0;
-  };
-
   static constexpr std::size_t kAlignment = 4096;
 
   /// `budget` is in bytes, at least one `chunk`. No buffer may be larger than `chunk` bytes.
   ChunkBuffers(std::size_t budget, std::size_t chunk);
 
   /// Waits until the budget has room.
-  Buffer take(std::size_t bytes);
+  LentChunk take(std::size_t bytes);
 
  private:
+  struct Memory;
   std::shared_ptr<Memory> memory_;
 };
-
-/// A chunk in memory, which several threads use: to store, hash and send it. The last one frees it.
-using LentChunk = std::shared_ptr<const ChunkBuffers::Buffer>;
 
 /// The memory of the copies that one process makes at a time. Chunks that are read back to be hashed have a separate part:
 /// the threads that hash also store, so they must not wait for chunks that wait to be stored.
@@ -89,7 +73,6 @@ class Limit {
   std::uint64_t rate_;
   std::atomic<std::uint64_t> own_ = 0;
   std::atomic<std::uint64_t>* next_ = &own_;  // CLOCK_MONOTONIC, nanoseconds
-  void* mapping_ = nullptr;
 };
 
 }  // namespace lockstep::transfer

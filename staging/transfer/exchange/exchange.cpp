@@ -256,8 +256,8 @@ bool Exchange::send_next(PeerLink& link, Feed& feed) {
       return true;
     case Ring::Outgoing::Kind::chunk:
       link.send(fmt::format("chunk {} {} {} {:d} {} {}", feed.number, out.chunk.chunk, out.chunk.origin,
-                            out.idle, out.chunk.data->bytes().size(), pack::to_hex(out.chunk.digest)),
-                out.chunk.data->bytes());
+                            out.idle, out.chunk.data.bytes().size(), pack::to_hex(out.chunk.digest)),
+                out.chunk.data.bytes());
       return true;
   }
   return false;

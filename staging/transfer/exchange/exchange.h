@@ -36,7 +36,7 @@
 #include <vector>
 
 #include "common/files.h"
-#include "common/leaf/subnet.h"
+#include "common/leaf/network.h"
 #include "staging/rendezvous/rendezvous.h"
 #include "staging/transfer/copy/limits.h"
 #include "staging/transfer/exchange/peer_link.h"

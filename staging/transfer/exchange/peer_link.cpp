@@ -8,8 +8,7 @@
 #include <cstdlib>
 
 #include "common/error.h"
-#include "common/leaf/number.h"
-#include "common/leaf/split.h"
+#include "common/leaf/text.h"
 #include "common/sockets.h"
 
 namespace lockstep::transfer {

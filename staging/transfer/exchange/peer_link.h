@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "common/clock.h"
 #include "common/files.h"
-#include "common/running_time.h"
 #include "staging/rendezvous/secure_connection.h"
 #include "staging/transfer/exchange/ring_node.h"
 

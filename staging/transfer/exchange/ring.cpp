@@ -206,9 +206,8 @@ void Ring::read_for_successor(Lock& lock, Outgoing& out, ChunkBuffers& buffers) 
   try {
     CheckedChunk& chunk = out.chunk;
     chunk.digest = chunks_.digest(chunk.chunk);
-    ChunkBuffers::Buffer buffer = buffers.take(chunks_.bytes(chunk.chunk));
-    if (chunks_.read(chunk.chunk, buffer.bytes()))
-      chunk.data = std::make_shared<const ChunkBuffers::Buffer>(std::move(buffer));
+    LentChunk buffer = buffers.take(chunks_.bytes(chunk.chunk));
+    if (chunks_.read(chunk.chunk, buffer.bytes())) chunk.data = std::move(buffer);
   } catch (const std::exception&) {
     // The successor reads it from the source, and names this node.
   }

@@ -240,7 +240,7 @@ void RingClient::take_chunk(PeerLink& link, const std::vector<std::string>& word
   if (chunk >= ring_.look()->size()) throw PeerError("its chunk does not exist");
   if (bytes != ring_.bytes(chunk)) throw PeerError("its chunk has another size");
   if (first) idle_ = parse_number(words[4]) != 0;
-  ChunkBuffers::Buffer data = options_.context.resources.memory.chunks.take(bytes);
+  LentChunk data = options_.context.resources.memory.chunks.take(bytes);
   if (first) time_.tick();  // a full disk of this node
   const std::uint64_t generation = generation_;
   const bool wanted = ring_.look()->begin_receiving(chunk);
@@ -268,7 +268,7 @@ void RingClient::take_chunk(PeerLink& link, const std::vector<std::string>& word
     ring_.node()->arrived_damaged(chunk);
     return;
   }
-  CheckedChunk checked{chunk, std::make_shared<const ChunkBuffers::Buffer>(std::move(data)), digest, origin};
+  CheckedChunk checked{chunk, std::move(data), digest, origin};
   options_.count(checked);
   ring_.arrived(std::move(checked));
 }

@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "common/running_time.h"
+#include "common/clock.h"
 #include "staging/pack/digest.h"
 #include "staging/transfer/exchange/exchange.h"
 #include "staging/transfer/exchange/ring_node.h"

@@ -26,7 +26,7 @@ struct PeerTimeouts {
 };
 
 /// Decides when a node connects to its predecessor again, and when the predecessor is lost. Its caller gives the
-/// time, and leaves out what passes while the process is stopped (running_time.h).
+/// time, and leaves out what passes while the process is stopped (common/clock.h).
 class PeerWatch {
  public:
   enum class Next {

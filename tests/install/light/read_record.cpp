@@ -1,5 +1,5 @@
 // Reads a record with nothing but lockstep::record.
-#include <exporters/record/snapshot.h>
+#include <exporters/record/record.h>
 
 #include <cstdio>
 

@@ -4,7 +4,6 @@
 #include <limits>
 
 #include "runtime/data/batch/batch_builder.h"
-#include "runtime/data/batch/widen.h"
 #include "runtime/data/epoch_cursor.h"
 #include "runtime/data/loader_setup.h"
 #include "tests/integration/data/loader_fixture.h"

@@ -3,7 +3,7 @@
 #include <set>
 #include <stdexcept>
 
-#include "exporters/record/snapshot.h"
+#include "exporters/record/record.h"
 #include "runtime/profile/step_timer.h"
 #include "tests/integration/data/image_loader_fixture.h"
 #include "tests/unit/exporters/temporary_folder.h"

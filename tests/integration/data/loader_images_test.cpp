@@ -202,6 +202,12 @@ TEST_F(ImageLoader, RawPixelsOfAnotherLengthAreRefused) {
   expect_failure({}, AllOf(HasSubstr("359 bytes"), HasSubstr("12 x 10 pixels of 3 channels")));
 }
 
+TEST_F(ImageLoader, OtherPicturesAreNamed) {
+  write("i0.cls", "1");
+  write("i0.jpg", "RIFFsizeWEBPVP8 ");
+  expect_failure({}, AllOf(HasSubstr("the part 'jpg' is WebP"), HasSubstr("resize_images.py")));
+}
+
 TEST_F(ImageLoader, RawPixelsMayHaveAnyNumberOfChannels) {
   write("i0.raw", std::string(12 * 10, 'x'));
   write("i0.cls", "1");

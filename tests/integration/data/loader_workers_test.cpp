@@ -16,7 +16,7 @@
 #include "common/error.h"
 #include "common/job_limits.h"
 #include "common/leaf/cpu_list.h"
-#include "exporters/record/snapshot.h"
+#include "exporters/record/record.h"
 #include "runtime/data/batch/host_batch.h"
 #include "runtime/data/loader.h"
 #include "runtime/data/loader_advice.h"

@@ -4,7 +4,7 @@
 
 #include "common/clock.h"
 #include "common/error.h"
-#include "exporters/record/snapshot.h"
+#include "exporters/record/record.h"
 #include "runtime/ddp/reducer.h"
 #include "tests/integration/ddp/models.h"
 

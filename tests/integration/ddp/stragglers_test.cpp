@@ -1,6 +1,4 @@
 // Faults in a real job under mpirun: the report names the rank and the cause, and nothing if there is no fault.
-#include "exporters/report/stragglers.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sched.h>
@@ -10,8 +8,8 @@
 #include <vector>
 
 #include "common/process.h"
-#include "exporters/report/advice.h"
-#include "exporters/report/text.h"
+#include "exporters/report/diagnosis.h"
+#include "exporters/report/report.h"
 #include "tests/integration/mpi_job.h"
 
 namespace lockstep {

@@ -1,6 +1,4 @@
 // The first line of a report on real jobs under mpirun: one without a fault, and jobs that are bad on purpose.
-#include "exporters/report/verdict.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sched.h>
@@ -13,8 +11,8 @@
 #include <vector>
 
 #include "common/process.h"
-#include "exporters/report/advice.h"
-#include "exporters/report/text.h"
+#include "exporters/report/diagnosis.h"
+#include "exporters/report/report.h"
 #include "tests/integration/mpi_job.h"
 
 namespace lockstep {

@@ -14,13 +14,12 @@
 
 #include "common/files.h"
 #include "common/process.h"
-#include "exporters/record/snapshot.h"
+#include "exporters/record/record.h"
 #include "staging/pack/write/create.h"
 #include "tests/integration/mpi_job.h"
 #ifdef WITH_REPORT
+#include "exporters/report/report.h"
 #include "exporters/report/run.h"
-#include "exporters/report/text.h"
-#include "exporters/report/trace.h"
 #endif
 
 namespace lockstep {

@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "common/clock.h"
-#include "exporters/record/snapshot.h"
+#include "exporters/record/record.h"
 #include "tests/integration/mpi_world.h"
 
 namespace lockstep::testing {

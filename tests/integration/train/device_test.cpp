@@ -8,7 +8,7 @@
 #include <limits>
 #include <vector>
 
-#include "exporters/record/snapshot.h"
+#include "exporters/record/record.h"
 #include "runtime/train/activation_checkpoint.h"
 #include "runtime/train/debug.h"
 #include "tests/integration/device_for_tests.h"

@@ -7,7 +7,7 @@
 #include <limits>
 
 #include "common/error.h"
-#include "exporters/record/snapshot.h"
+#include "exporters/record/record.h"
 #include "runtime/train/debug.h"
 #include "tests/archive_in_memory.h"
 #include "tests/integration/ddp/models.h"

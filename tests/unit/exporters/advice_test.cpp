@@ -1,7 +1,5 @@
 // Each rule of the advisor against a run that has exactly one fault: only its advice appears, with the number and with
 // the command or code that mends it.
-#include "exporters/report/advice.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -11,6 +9,7 @@
 
 #include "common/clock.h"
 #include "common/files.h"
+#include "exporters/report/diagnosis.h"
 #include "tests/unit/exporters/planned_run.h"
 
 namespace lockstep::report {

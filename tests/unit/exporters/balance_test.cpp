@@ -1,13 +1,11 @@
 // The balance that a plan promises beside that on the clock, for runs whose true cost is known.
-#include "exporters/report/balance.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <limits>
 
-#include "exporters/report/advice.h"
+#include "exporters/report/diagnosis.h"
 #include "tests/unit/exporters/planned_run.h"
 
 namespace lockstep::report {

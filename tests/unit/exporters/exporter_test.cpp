@@ -9,8 +9,7 @@
 #include "common/files.h"
 #include "exporters/families/rank_families.h"
 #include "exporters/node/collector.h"
-#include "exporters/record/snapshot.h"
-#include "exporters/record/writer.h"
+#include "exporters/record/record.h"
 #include "tests/unit/exporters/parsed_page.h"
 #include "tests/unit/exporters/temporary_folder.h"
 

@@ -10,8 +10,7 @@
 #include <vector>
 
 #include "common/files.h"
-#include "exporters/record/snapshot.h"
-#include "exporters/record/writer.h"
+#include "exporters/record/record.h"
 #include "exporters/report/run.h"
 #include "tests/unit/exporters/temporary_folder.h"
 

@@ -5,7 +5,7 @@
 #include <map>
 #include <string>
 
-#include "exporters/report/advice.h"
+#include "exporters/report/diagnosis.h"
 #include "tests/unit/exporters/made_up_run.h"
 
 namespace lockstep::report {

@@ -436,6 +436,25 @@ class Packs(unittest.TestCase):
             numpy.testing.assert_array_equal(pack[1], numpy.frombuffer(tokens, pack._pack.type))
             self.assertEqual(pack.lengths.tolist(), [len(pack[number]) for number in range(len(pack))])
 
+    def test_megatron_corpora_of_other_programs(self):
+        def pack(pair):
+            for ending, content in zip(("idx", "bin"), pair):
+                (self.folder / f"x.{ending}").write_bytes(content)
+            return lockstep.Pack(self.folder / "x")
+
+        for pair in (other_files.megatron(9, [3, 0, 2]), other_files.megatron(10, [3, 0, 2]), other_files.fairseq(8, [3, 0, 2]),
+                     other_files.megatron(8, [3, 0, 2], documents=[0, 1, 3])):
+            read = pack(pair)
+            tokens = subprocess.run([BIN / "lockstep-pack", "cat", self.folder / "x", "2", "--json"], check=True, capture_output=True).stdout
+            self.assertEqual((read.lengths.tolist(), read[1].tolist(), read[2].tolist()), ([3, 0, 2], [], json.loads(tokens)["tokens"]))
+        # What lockstep-pack refuses is refused here too: a type that the offsets contradict, and documents that end early.
+        for pair in (other_files.megatron(8, [3, 2, 4], size=4), other_files.megatron(8, [3, 2, 4], documents=[0, 1, 2]),
+                     (other_files.megatron(8, [3, 2])[0], bytes(12))):
+            self.assertRaisesRegex(lockstep.Error, "do not match: lockstep-pack verify", pack, pair)
+        self.assertRaisesRegex(lockstep.Error, "must be integers, but have the type 11", pack, other_files.megatron(11, [3], size=2))
+        far = (other_files.megatron(10, [1])[0], b"\xff" * 8)
+        self.assertRaisesRegex(lockstep.Error, "exceeds", lambda: pack(far)[0])
+
     def test_damage_is_named(self):
         _, pack = self.tokens()
         index, shard = self.folder / "pack/index.lockstep", next((self.folder / "pack").glob("*.tar"))

@@ -316,6 +316,12 @@ class PythonRecord(unittest.TestCase):
                      "thread = threading.Thread(target=train)\nthread.start()\nthread.join()\n", LOCKSTEP_REPORT_DIR=str(report))
         self.assertEqual(self.report(report)["ranks"][0]["steps"], 2)
 
+    def test_a_program_may_close_all_descriptors(self):
+        report = self.folder / "report"
+        said = self.run_job(TWO_STEPS + "import os, time\nos.closerange(3, 256)\ntime.sleep(0.3)\nlockstep.end_step()\n", LOCKSTEP_RECORD="",
+                            LOCKSTEP_REPORT_DIR=str(report))
+        self.assertEqual((said, self.report(report)["ranks"][0]["steps"]), ("", 3))
+
     def test_a_process_that_calls_exit_at_once_leaves_a_readable_record(self):
         for folder in (str(self.records), ""):
             report = self.folder / "report"

@@ -1,3 +1,5 @@
+#include "exporters/record/record.h"
+
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -12,8 +14,6 @@
 #include <numeric>
 #include <thread>
 
-#include "exporters/record/snapshot.h"
-#include "exporters/record/writer.h"
 #include "tests/unit/exporters/temporary_folder.h"
 
 namespace lockstep::record {
@@ -199,7 +199,7 @@ TEST_F(RecordTest, SnapshotsAreConsistentWhileTheRankWrites) {
     Snapshot seen;
     try {
       seen = reader.read();
-    } catch (const RecordError&) {
+    } catch (const Error&) {
       continue;  // overtaken many times in a row: refused, never torn
     }
     ++good;
@@ -290,7 +290,7 @@ TEST_F(RecordTest, NewRecordReplacesAnOldOneAndLeavesNoTemporaryFile) {
 
 TEST_F(RecordTest, FolderThatDoesNotExistIsAnErrorThatNamesTheFile) {
   const auto path = folder_ / "none/rank-000000.record";
-  EXPECT_THAT([&] { Writer(path, rank_of_four(0)); }, ThrowsMessage<RecordError>(HasSubstr(path.string())));
+  EXPECT_THAT([&] { Writer(path, rank_of_four(0)); }, ThrowsMessage<Error>(HasSubstr(path.string())));
 }
 
 TEST_F(RecordTest, FullFileSystemIsAnErrorAtTheStart) {
@@ -302,7 +302,7 @@ TEST_F(RecordTest, FullFileSystemIsAnErrorAtTheStart) {
     ::setrlimit(RLIMIT_FSIZE, &limit);
     try {
       const Writer writer(path_, rank_of_four(0));
-    } catch (const RecordError& error) {
+    } catch (const Error& error) {
       ::_exit(std::string(error.what()).find("reserving its space") != std::string::npos ? 0 : 2);
     }
     ::_exit(1);
@@ -318,7 +318,7 @@ TEST_F(RecordTest, ReaderRefusesFilesThatAreNotRecords) {
   { const Writer writer(path_, rank_of_four(0)); }
   const auto refuses = [&](const std::filesystem::path& path, const std::string& why) {
     EXPECT_THAT([&] { Reader reader(path); },
-                ThrowsMessage<RecordError>(::testing::AllOf(HasSubstr(path.string()), HasSubstr(why))));
+                ThrowsMessage<Error>(::testing::AllOf(HasSubstr(path.string()), HasSubstr(why))));
   };
   refuses(folder_ / "none", "No such file");
   std::filesystem::create_symlink(path_, folder_ / "link");
@@ -339,11 +339,11 @@ TEST_F(RecordTest, ReaderRefusesAWrongSize) {
   { const Writer writer(path_, rank_of_four(0)); }
   const Reader open_before(path_);
   std::filesystem::resize_file(path_, sizeof(File) - 1);
-  EXPECT_THAT([&] { Reader reader(path_); }, ThrowsMessage<RecordError>(HasSubstr("bytes, a record")));
+  EXPECT_THAT([&] { Reader reader(path_); }, ThrowsMessage<Error>(HasSubstr("bytes, a record")));
   std::filesystem::resize_file(path_, offsetof(File, counters) + 10);
-  EXPECT_THAT([&] { open_before.read(); }, ThrowsMessage<RecordError>(HasSubstr("truncated")));
+  EXPECT_THAT([&] { open_before.read(); }, ThrowsMessage<Error>(HasSubstr("truncated")));
   std::filesystem::resize_file(path_, sizeof(File) + 1);
-  EXPECT_THAT([&] { Reader reader(path_); }, ThrowsMessage<RecordError>(HasSubstr("bytes, a record")));
+  EXPECT_THAT([&] { Reader reader(path_); }, ThrowsMessage<Error>(HasSubstr("bytes, a record")));
 }
 
 TEST_F(RecordTest, ReaderSurvivesInvalidCounters) {
@@ -359,14 +359,14 @@ TEST_F(RecordTest, ReaderSurvivesInvalidCounters) {
 
 TEST_F(RecordTest, ImpossibleRankIsRefused) {
   { const Writer writer(path_, rank_of_four(-1)); }
-  EXPECT_THAT([&] { Reader reader(path_); }, ThrowsMessage<RecordError>(HasSubstr("rank -1 of 4")));
+  EXPECT_THAT([&] { Reader reader(path_); }, ThrowsMessage<Error>(HasSubstr("rank -1 of 4")));
 }
 
 TEST_F(RecordTest, ReaderOpensAFileInAnOpenFolder) {
   { const Writer writer(path_, rank_of_four(3)); }
   const int folder = ::open(folder_.path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   EXPECT_EQ(Reader(folder, "rank-000003.record").identity().rank, 3);
-  EXPECT_THROW(Reader(folder, "rank-000004.record"), RecordError);
+  EXPECT_THROW(Reader(folder, "rank-000004.record"), Error);
   ::close(folder);
 }
 

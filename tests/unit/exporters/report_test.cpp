@@ -1,3 +1,5 @@
+#include "exporters/report/report.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <pwd.h>
@@ -9,14 +11,10 @@
 #include "common/error.h"
 #include "common/files.h"
 #include "common/tool.h"
-#include "exporters/record/snapshot.h"
-#include "exporters/record/writer.h"
-#include "exporters/report/advice.h"
-#include "exporters/report/find.h"
-#include "exporters/report/page.h"
+#include "exporters/record/record.h"
+#include "exporters/report/diagnosis.h"
 #include "exporters/report/picture.h"
 #include "exporters/report/run.h"
-#include "exporters/report/text.h"
 #include "tests/unit/exporters/temporary_folder.h"
 
 namespace lockstep::report {

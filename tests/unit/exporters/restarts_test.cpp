@@ -1,11 +1,10 @@
 // The restarts of a job, from the lines of lockstep-run and the Checkpointer.
-#include "exporters/report/restarts.h"
-
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "common/files.h"
+#include "exporters/report/run.h"
 #include "tests/unit/exporters/temporary_folder.h"
 
 namespace lockstep::report {

@@ -17,8 +17,7 @@
 #include <thread>
 #include <vector>
 
-#include "exporters/record/snapshot.h"
-#include "exporters/record/writer.h"
+#include "exporters/record/record.h"
 
 namespace {
 

@@ -1,10 +1,8 @@
-#include "exporters/report/stragglers.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "exporters/report/advice.h"
-#include "exporters/report/rank_tables.h"
+#include "exporters/report/diagnosis.h"
+#include "exporters/report/report.h"
 #include "tests/unit/exporters/made_up_run.h"
 
 namespace lockstep::report {

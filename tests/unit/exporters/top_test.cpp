@@ -3,8 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "common/clock.h"
-#include "exporters/record/snapshot.h"
-#include "exporters/record/writer.h"
+#include "exporters/record/record.h"
 #include "exporters/top/live.h"
 #include "tests/unit/exporters/temporary_folder.h"
 

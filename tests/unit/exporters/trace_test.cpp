@@ -1,5 +1,3 @@
-#include "exporters/report/trace.h"
-
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -13,6 +11,7 @@
 
 #include "common/error.h"
 #include "common/files.h"
+#include "exporters/report/report.h"
 #include "tests/unit/exporters/temporary_folder.h"
 
 namespace lockstep::report {

@@ -1,12 +1,10 @@
 // The verdict on runs with one known cause, and the goodput and memory of runs with known numbers.
-#include "exporters/report/verdict.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <numeric>
 
-#include "exporters/report/advice.h"
+#include "exporters/report/diagnosis.h"
 #include "tests/unit/exporters/made_up_run.h"
 
 namespace lockstep::report {

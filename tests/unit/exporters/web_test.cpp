@@ -8,9 +8,7 @@
 
 #include "common/error.h"
 #include "common/files.h"
-#include "exporters/node/background_answers.h"
-#include "exporters/node/basic_auth.h"
-#include "exporters/node/targets.h"
+#include "exporters/node/slow_services.h"
 #include "exporters/node/web_config.h"
 #include "tests/unit/exporters/temporary_folder.h"
 

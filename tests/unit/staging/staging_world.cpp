@@ -1,6 +1,8 @@
 #include "tests/unit/staging/staging_world.h"
 
 #include <fcntl.h>
+#include <sched.h>
+#include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -69,8 +71,15 @@ fs::path StagingTest::make_large_pack(const std::string& name, int samples) cons
   return make_pack(name, files, std::uint64_t{64} << 10);
 }
 
-std::vector<std::string> StagingTest::names_here() const {
-  return FileSystem::real().list(folder_);
+fs::path StagingTest::make_big_pack(const std::string& name) const {
+  std::map<std::string, std::string> files;
+  for (int i = 0; i < 15; ++i)
+    files[fmt::format("{:02}", i)] = std::string(1'000'000, static_cast<char>('a' + i));
+  return make_pack(name, files, 5'000'000);
+}
+
+std::vector<std::string> StagingTest::names(const fs::path& folder) {
+  return FileSystem::real().list_if_there(folder).value_or(std::vector<std::string>());
 }
 
 std::string read_sample(const pack::Reader& reader, std::size_t i) {
@@ -119,6 +128,18 @@ std::uint64_t size_of(const fs::path& folder) {
   return bytes;
 }
 
+bool own_mounts() {
+  const uid_t uid = ::geteuid();
+  const gid_t gid = ::getegid();
+  if (::unshare(uid == 0 ? CLONE_NEWNS : CLONE_NEWNS | CLONE_NEWUSER) != 0) return false;
+  if (uid != 0) {
+    write_all(open_file("/proc/self/setgroups", O_WRONLY).get(), "deny", "setgroups");
+    write_all(open_file("/proc/self/uid_map", O_WRONLY).get(), fmt::format("{0} {0} 1\n", uid), "uid_map");
+    write_all(open_file("/proc/self/gid_map", O_WRONLY).get(), fmt::format("{0} {0} 1\n", gid), "gid_map");
+  }
+  return ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0;
+}
+
 bool wait_for(const std::function<bool()>& condition) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(30);
   while (!condition()) {
@@ -162,6 +183,54 @@ pid_t child_of(pid_t process) {
   });
   if (!found) fail("process {} has no child", process);
   return child;
+}
+
+namespace {
+
+/// Calls `round` with 1, 2, … until it returns false or the test fails.
+void for_every_call(const std::function<bool(int call)>& round) {
+  constexpr int kMaxCalls = 1000;
+  for (int call = 1; call < kMaxCalls; ++call) {
+    SCOPED_TRACE(fmt::format("call {}", call));
+    if (!round(call) || testing::Test::HasFailure()) return;
+  }
+  ADD_FAILURE() << "the calls do not end";
+}
+
+}  // namespace
+
+int kill_at_every_call(const EveryCall& every) {
+  int kills = 0;
+  for_every_call([&](int call) {
+    every.prepare();
+    const int code = in_child([&] {
+      KilledAt killed(call, every.reads);
+      every.work(killed);
+    });
+    every.check();
+    kills += code == kKilled ? 1 : 0;
+    EXPECT_TRUE(code == kKilled || code == 0) << code;
+    return code == kKilled;
+  });
+  return kills;
+}
+
+int fail_at_every_call(const EveryCall& every, int error) {
+  int refusals = 0;
+  for_every_call([&](int call) {
+    every.prepare();
+    FailsAt fails(call, error, every.reads);
+    try {
+      every.work(fails);
+    } catch (const Error& thrown) {
+      ++refusals;
+      every.refused(thrown);
+    }
+    const bool failed = fails.failed();
+    every.check();
+    return failed;
+  });
+  return refusals;
 }
 
 }  // namespace lockstep::staging_test

@@ -14,10 +14,9 @@
 
 #include "common/error.h"
 #include "staging/pack/reader.h"
+#include "tests/unit/staging/watched_file_system.h"
 
 namespace lockstep::staging_test {
-
-namespace fs = std::filesystem;
 
 /// The name of an object in a store.
 inline constexpr const char* kName = "00112233445566778899aabbccddeeff";
@@ -30,6 +29,11 @@ class StagingTest : public testing::Test {
   /// Ends the processes that a failed test has left running, and removes its folder.
   ~StagingTest() override;
 
+  std::string at(const std::string& name) const { return (folder_ / name).string(); }
+  /// The cache of this node, and that of one of several.
+  fs::path cache() const { return folder_ / "cache"; }
+  fs::path cache(int node) const { return folder_ / fmt::format("cache{}", node); }
+
   /// Writes a file below the test's folder, making folders as needed.
   void write(const fs::path& name, const std::string& content) const;
 
@@ -40,8 +44,14 @@ class StagingTest : public testing::Test {
   /// A pack of `samples` samples of 3000 bytes over several shards of 64 KiB.
   fs::path make_large_pack(const std::string& name, int samples) const;
 
-  /// The names in the test's folder, sorted.
-  std::vector<std::string> names_here() const;
+  /// A pack of three shards of about 5 MB.
+  fs::path make_big_pack(const std::string& name) const;
+
+  /// The names in a folder, sorted; none if it does not exist.
+  static std::vector<std::string> names(const fs::path& folder);
+  std::vector<std::string> names_here() const { return names(folder_); }
+  /// The names in the cache: objects and copies under way.
+  std::vector<std::string> objects() const { return names(cache() / "objects"); }
 
   fs::path folder_;
 };
@@ -62,6 +72,9 @@ std::map<std::string, std::string> content_of(const fs::path& folder);
 /// The bytes of all these files.
 std::uint64_t size_of(const fs::path& folder);
 
+/// Gives this process a separate mount namespace; without root through a user namespace. Returns false if it may not have one.
+bool own_mounts();
+
 /// Returns true once the condition holds, or false after more than half a minute.
 bool wait_for(const std::function<bool()>& condition);
 
@@ -74,6 +87,20 @@ int end_of(pid_t child);
 int in_child(const std::function<void()>& work);
 /// The only child of a process. Waits until there is one, and throws Error if there is none.
 pid_t child_of(pid_t process);
+
+/// Work that must survive an accident at each of its calls.
+struct EveryCall {
+  std::function<void()> prepare = [] {};  ///< before each round
+  std::function<void(FileSystem&)> work;
+  std::function<void()> check;  ///< after each round, also after the last one, which has no accident
+  std::function<void(const Error&)> refused = [](const Error&) {};  ///< gets what the work has thrown
+  bool reads = false;                                               ///< reads and syncfs count as calls too
+};
+/// Does the work in a process that is killed at its first call, then at its second, until it ends without. Returns the
+/// number of kills.
+int kill_at_every_call(const EveryCall& every);
+/// The same with one call that fails. Returns how often the work threw Error.
+int fail_at_every_call(const EveryCall& every, int error);
 
 /// Matches a call that throws Error whose message contains all these texts.
 template <typename... Texts>

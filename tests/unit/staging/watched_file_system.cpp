@@ -1,7 +1,5 @@
 #include "tests/unit/staging/watched_file_system.h"
 
-#include <cerrno>
-
 namespace lockstep::staging_test {
 
 bool WatchedFileSystem::watches(Kind kind) const {
@@ -28,10 +26,7 @@ ssize_t WatchedFileSystem::call(const FileCall& call) {
       half.size /= 2;
       if (FileSystem::call(half) < 0) return -1;
     }
-    if (const int error = before_(++calls_, call); error != 0) {
-      errno = error;
-      return -1;
-    }
+    if (const int error = before_(++calls_, call); error != 0) return failed_call(error);
   }
   return syncs ? 0 : FileSystem::call(call);
 }

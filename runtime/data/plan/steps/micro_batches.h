@@ -1,22 +1,32 @@
-// Cuts a rank's share of a step into micro-batches under the cap. It uses first fit in descending order of
-// length (Johnson, "Near-Optimal Bin Packing Algorithms", 1973), which needs at most 11/9 of the minimum
-// and one more.
+// Cuts samples into micro-batches under the cap: a rank's share of a step, or if micro-batches are padded the whole step
+// before it is distributed. Both need the samples longest first.
 //
-// Threads: a MicroBatches belongs to one thread at a time.
+// Threads: an object of these classes belongs to one thread at a time.
 #pragma once
 
-#include <algorithm>
-#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <utility>
 #include <vector>
 
+#include "runtime/data/plan/options.h"
 #include "runtime/data/plan/steps/item.h"
 
 namespace lockstep::data {
 
+/// A radix sort: sorting by comparison would take longer than everything else that the planner does with a sample.
+class LengthSort {
+ public:
+  /// The sort is stable: samples of equal length keep their order.
+  void longest_first(std::vector<Item>& items);
+
+ private:
+  std::vector<Item> other_;
+  std::vector<std::uint32_t> counts_;
+};
+
+/// First fit in descending order of length (Johnson, "Near-Optimal Bin Packing Algorithms", 1973), which needs at most 11/9
+/// of the minimum and one more.
 class MicroBatches {
  public:
   explicit MicroBatches(std::uint64_t cap) : cap_(cap) {}
@@ -25,39 +35,7 @@ class MicroBatches {
   /// their indices to `indices`, micro-batch by micro-batch, and the end of each micro-batch to `ends`. The
   /// fullest one comes last, because gradients travel during its backward.
   void cut(std::span<const Item> items, std::span<const std::uint32_t> places,
-           std::vector<std::uint32_t>& indices, std::vector<std::uint32_t>& ends) {
-    std::uint64_t tokens = 0;
-    for (const std::uint32_t place : places) tokens += items[place].length;
-    if (tokens <= cap_) {
-      for (const std::uint32_t place : places) indices.push_back(items[place].index);
-      if (!places.empty()) ends.push_back(static_cast<std::uint32_t>(indices.size()));
-      return;
-    }
-    // At most one micro-batch stays half empty, which bounds their number.
-    const std::size_t leaves = std::bit_ceil(static_cast<std::size_t>(2 * tokens / cap_ + 1));
-    free_tokens_.assign(2 * leaves, cap_);
-    batch_of_.clear();
-    sizes_.clear();
-    for (const std::uint32_t place : places) {
-      std::size_t node = 1;
-      while (node < leaves) node = 2 * node + (free_tokens_[2 * node] < items[place].length ? 1 : 0);
-      const std::size_t batch = node - leaves;
-      if (batch == sizes_.size()) sizes_.push_back(0);
-      ++sizes_[batch];
-      batch_of_.push_back(static_cast<std::uint32_t>(batch));
-      free_tokens_[node] -= items[place].length;
-      while ((node /= 2) > 0)
-        free_tokens_[node] = std::max(free_tokens_[2 * node], free_tokens_[2 * node + 1]);
-    }
-    // The first micro-batches are the fullest.
-    auto at = static_cast<std::uint32_t>(indices.size());
-    for (std::size_t batch = sizes_.size(); batch-- > 0;) {
-      at += std::exchange(sizes_[batch], at);
-      ends.push_back(at);
-    }
-    indices.resize(at);
-    for (std::size_t i = 0; i < places.size(); ++i) indices[sizes_[batch_of_[i]]++] = items[places[i]].index;
-  }
+           std::vector<std::uint32_t>& indices, std::vector<std::uint32_t>& ends);
 
  private:
   std::uint64_t cap_;
@@ -66,6 +44,41 @@ class MicroBatches {
   // maximum of its two children.
   std::vector<std::uint64_t> free_tokens_;
   std::vector<std::uint32_t> sizes_;  // of each micro-batch, samples; then where its next sample goes
+};
+
+/// Cuts into padded micro-batches of rows x longest. Samples of similar length share one, which keeps padding small. More
+/// micro-batches save padding, but each has a fixed cost.
+class PaddedCut {
+ public:
+  explicit PaddedCut(const PlanOptions& options);
+
+  /// The consecutive items of one micro-batch.
+  struct ItemGroup {
+    std::uint32_t begin;
+    std::uint32_t end;
+    double cost;
+  };
+
+  /// Cuts items that are sorted longest first and none over the cap. Makes about three micro-batches for
+  /// each full micro-batch of the step's tokens, and more if the cap requires it. None costs more than an
+  /// equal share of a rank, unless it is a single sample.
+  const std::vector<ItemGroup>& cut(std::span<const Item> items);
+
+ private:
+  std::size_t best_cut(double price);
+  void prepare(std::span<const Item> items);
+
+  std::size_t ranks_;
+  std::size_t wanted_;  // micro-batches
+  std::uint64_t cap_;
+  std::uint32_t multiple_;
+  Cost cost_;
+  std::vector<double> row_;                // padded length of each item
+  std::vector<std::uint32_t> run_begins_;  // of runs of equal rows, without the first
+  std::vector<std::uint32_t> max_end_;     // latest end of a group that begins with the item
+  std::vector<double> price_to_;           // of the best cut of the items before this one
+  std::vector<std::uint32_t> begin_;       // of the last group of that cut
+  std::vector<ItemGroup> groups_;
 };
 
 }  // namespace lockstep::data

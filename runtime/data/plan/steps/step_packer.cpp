@@ -32,67 +32,89 @@ StepPacker::StepPacker(const PlanOptions& options)
       padded_cut_(options) {
 }
 
-std::size_t StepPacker::take(std::span<const Item> pool, bool last, std::vector<std::size_t>* ahead) {
-  std::uint64_t tokens = 0;
+/// The items that a step takes from the front of the pool.
+struct StepPacker::Front {
+  std::span<const Item> pool;
+  const Cost& cost_of;
   std::size_t count = 0;
+  std::uint64_t tokens = 0;
   double cost = 0;
-  double greatest = 0;
-  const auto take_while = [&](auto&& takes) {
+  double greatest = 0;  // cost of an item
+
+  /// Takes items as long as `takes(item, its cost)` is true. A step without tokens takes any.
+  template <typename Takes>
+  void take_while(const Takes& takes) {
     for (; count < pool.size(); ++count) {
-      const double item_cost = options_.cost.of(pool[count].length);
-      if (tokens > 0 && !takes(pool[count].length, item_cost)) return;
-      tokens += pool[count].length;
+      const Item& item = pool[count];
+      const double item_cost = cost_of.of(item.length);
+      if (tokens > 0 && !takes(item, item_cost)) return;
+      tokens += item.length;
       cost += item_cost;
       greatest = std::max(greatest, item_cost);
     }
-  };
-  const auto stretches = [&] { return static_cast<double>(tokens) < max_tokens_; };
-  take_while([&](std::uint32_t length, double item_cost) {
-    if (tokens + length > budget_) return false;
-    // If this step is full enough, a sample that costs more than a rank's share begins the next step, where
-    // more samples, maybe equally long ones, balance it.
-    const double filled = static_cast<double>(tokens) * per_budget_;
-    return !may_stretch_ || filled < kEnoughFilled || balancer_.outweighs_share(greatest, cost) ||
-           !balancer_.outweighs_share(item_cost * filled, cost);
-  });
-  take_while([&](std::uint32_t, double) {
-    return may_stretch_ && stretches() && balancer_.outweighs_share(greatest, cost);
-  });
-  if (count == pool.size() && !last) return 0;
-  if (last) count += count_small_rest(pool.subspan(count), tokens);
+  }
+  bool has_all() const { return count == pool.size(); }
+};
+
+std::size_t StepPacker::take(std::span<const Item> pool, bool last, std::vector<std::size_t>* ahead) {
+  Front front{.pool = pool, .cost_of = options_.cost};
+  front.take_while([&](const Item& item, double cost) { return in_budget(front, item, cost); });
+  if (may_stretch_) {
+    front.take_while([&](const Item&, double) { return below_stretch(front) && has_outlier(front); });
+  }
+  if (front.has_all() && !last) return 0;
+  if (last) front.count += count_small_rest(pool.subspan(front.count), front.tokens);
+
+  items_.assign(pool.begin(), pool.begin() + static_cast<std::ptrdiff_t>(front.count));
   if (ahead != nullptr) {
     ahead->clear();
-    if (!find_ahead(pool, count, tokens, last, *ahead)) return 0;
-    if (!ahead->empty()) {
-      std::vector<Item> items(pool.begin(), pool.begin() + static_cast<std::ptrdiff_t>(count));
-      for (const std::size_t place : *ahead) items.push_back(pool[place]);
-      assign_items(items);
-      return count;
-    }
+    if (promises_tokens_ && !find_ahead(front, last, *ahead)) return 0;
+    for (const std::size_t place : *ahead) items_.push_back(pool[place]);
   }
-  assign_items(pool.first(count));
-  if (!may_stretch_ || !balancer_.uneven()) return count;
+  assign_items();
+  if (!may_stretch_ || !balancer_.uneven()) return front.count;
+
   // The ranks would wait for the slowest one, so additional samples for the others cost no time.
-  const std::size_t assigned = count;
-  take_while(
-      [&](std::uint32_t, double item_cost) { return stretches() && balancer_.add_if_free(item_cost); });
-  if (count == pool.size() && !last) return 0;
-  if (count > assigned) assign_items(pool.first(count));
-  return count;
+  const std::size_t assigned = front.count;
+  front.take_while(
+      [&](const Item&, double cost) { return below_stretch(front) && balancer_.add_if_free(cost); });
+  if (front.has_all() && !last) return 0;
+  if (front.count == assigned) return assigned;
+  items_.assign(pool.begin(), pool.begin() + static_cast<std::ptrdiff_t>(front.count));
+  assign_items();
+  return front.count;
 }
 
-// Finds samples from `begin` on that fit into the rest of the budget. Returns false if the pool is too short.
-bool StepPacker::find_ahead(std::span<const Item> pool, std::size_t begin, std::uint64_t tokens, bool last,
-                            std::vector<std::size_t>& ahead) const {
-  if (!promises_tokens_) return true;
+// Whether the budget holds the next item too. If the step is full enough, an item that costs more than a rank's share
+// begins the next step, where more samples, maybe equally long ones, balance it.
+bool StepPacker::in_budget(const Front& front, const Item& next, double cost) const {
+  if (front.tokens + next.length > budget_) return false;
+  const double filled = static_cast<double>(front.tokens) * per_budget_;
+  return !may_stretch_ || filled < kEnoughFilled || has_outlier(front) ||
+         !balancer_.outweighs_share(cost * filled, front.cost);
+}
+
+bool StepPacker::below_stretch(const Front& front) const {
+  return static_cast<double>(front.tokens) < max_tokens_;
+}
+
+// Whether an item costs more than a rank's share, so that the other ranks would wait.
+bool StepPacker::has_outlier(const Front& front) const {
+  return balancer_.outweighs_share(front.greatest, front.cost);
+}
+
+// Finds samples after the front that fit into the rest of the budget. Returns false if the pool is too short.
+bool StepPacker::find_ahead(const Front& front, bool last, std::vector<std::size_t>& ahead) const {
   const auto full = static_cast<std::uint64_t>(kFull * static_cast<double>(budget_));
+  std::uint64_t tokens = front.tokens;
   std::size_t seen = 0;
-  for (std::size_t place = begin; seen < kLookAhead && tokens < full; ++place) {
-    if (place >= pool.size()) return last;
-    if (pool[place].length == 0) continue;
+  for (std::size_t place = front.count; seen < kLookAhead && tokens < full; ++place) {
+    if (place >= front.pool.size()) return last;
+    const std::uint32_t length = front.pool[place].length;
+    if (length == 0) continue;
     ++seen;
-    if (tokens + pool[place].length > budget_) continue;
-    tokens += pool[place].length;
+    if (tokens + length > budget_) continue;
+    tokens += length;
     ahead.push_back(place);
   }
   return true;
@@ -109,13 +131,12 @@ std::size_t StepPacker::count_small_rest(std::span<const Item> rest, std::uint64
 }
 
 void StepPacker::repeat_samples(std::size_t count) {
-  std::vector<Item> items = items_;
-  while (items.size() < count) items.push_back(items[items.size() - items_.size()]);
-  assign_items(items);
+  const std::size_t once = items_.size();
+  while (items_.size() < count) items_.push_back(items_[items_.size() - once]);
+  assign_items();
 }
 
-void StepPacker::assign_items(std::span<const Item> items) {
-  items_.assign(items.begin(), items.end());
+void StepPacker::assign_items() {
   sort_.longest_first(items_);
   while (!items_.empty() && items_.back().length == 0) items_.pop_back();
   costs_.resize(items_.size());

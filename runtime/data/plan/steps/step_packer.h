@@ -14,9 +14,7 @@
 
 #include "runtime/data/plan/options.h"
 #include "runtime/data/plan/steps/item.h"
-#include "runtime/data/plan/steps/length_sort.h"
 #include "runtime/data/plan/steps/micro_batches.h"
-#include "runtime/data/plan/steps/padded_cut.h"
 #include "runtime/data/plan/steps/rank_balancer.h"
 
 namespace lockstep::data {
@@ -42,10 +40,13 @@ class StepPacker {
   StepView pack(std::uint64_t step);
 
  private:
+  struct Front;
+  bool in_budget(const Front& front, const Item& next, double cost) const;
+  bool below_stretch(const Front& front) const;
+  bool has_outlier(const Front& front) const;
   std::size_t count_small_rest(std::span<const Item> rest, std::uint64_t tokens) const;
-  bool find_ahead(std::span<const Item> pool, std::size_t begin, std::uint64_t tokens, bool last,
-                  std::vector<std::size_t>& ahead) const;
-  void assign_items(std::span<const Item> items);
+  bool find_ahead(const Front& front, bool last, std::vector<std::size_t>& ahead) const;
+  void assign_items();
   void assign_groups();
   void add_groups(std::span<const std::uint32_t> loads);
   void add_empty_micro_batches();

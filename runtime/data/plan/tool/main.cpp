@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstdio>
 #include <filesystem>
 #include <optional>
@@ -12,10 +11,9 @@
 
 #include "common/clock.h"
 #include "common/error.h"
+#include "common/leaf/text.h"
 #include "common/tool.h"
 #include "common/units.h"
-#include "runtime/data/plan/mixture/mixture.h"
-#include "runtime/data/plan/mixture/mixture_file.h"
 #include "runtime/data/plan/planner.h"
 #include "runtime/data/plan/suggest.h"
 #include "runtime/data/plan/tool/plan_file.h"
@@ -88,13 +86,10 @@ auto naming(const std::string& file, const Work& work) {
 }
 
 Cost parse_cost(const std::string& text) {
-  Cost cost;
-  const char* const end = text.data() + text.size();
-  const auto a = std::from_chars(text.data(), end, cost.a);
-  if (a.ec == std::errc() && a.ptr != end && *a.ptr == ',') {
-    const auto b = std::from_chars(a.ptr + 1, end, cost.b);
-    if (b.ec == std::errc() && b.ptr == end) return cost;
-  }
+  const auto parts = split(text, ',');
+  const auto a = to_number<double>(parts.front());
+  const auto b = to_number<double>(parts.back());
+  if (parts.size() == 2 && a && b) return {.a = *a, .b = *b};
   fail_usage("--cost must be two numbers a,b such as 24576,1, not '{}'", text);
 }
 
@@ -327,14 +322,6 @@ void add_make_options(CLI::App& verb, PlanOptions& options) {
   add("--step-tokens", options.step_tokens,
       "Tokens of a step, all ranks together (default: 0.95 x ranks x accumulate x cap)")
       ->type_name("N");
-  verb.add_option_function<std::string>(
-          "--randomness",
-          [](const std::string&) {
-            fail_usage(
-                "--randomness no longer exists, because steps are random draws; --stretch X lets steps with outliers grow");
-          },
-          "")
-      ->group("");
 }
 
 int run(int argc, char** argv) {

@@ -3,11 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
-#include <nlohmann/json.hpp>
 #include <numeric>
 #include <vector>
-
-#include "runtime/data/plan/mixture/mixture.h"
 
 namespace lockstep::data {
 namespace {
@@ -230,23 +227,6 @@ PlanStats stats_of(const Plan& plan, std::span<const std::uint32_t> lengths) {
   stats.step_mean_ratio = means.ratio(population);
   stats.lag1 = means.lag1();
   return stats;
-}
-
-void to_json(nlohmann::json& json, const PlanStats& stats) {
-  json = {{"steps", stats.steps},
-          {"minimum_steps", stats.minimum_steps},
-          {"dropped", stats.dropped},
-          {"duplicated", stats.duplicated},
-          {"fill", stats.fill},
-          {"padding", stats.padding},
-          {"imbalance_tokens", stats.imbalance_tokens},
-          {"imbalance_cost", stats.imbalance_cost},
-          {"lower_bound_cost", stats.lower_bound_cost},
-          {"step_mean_ratio", stats.step_mean_ratio},
-          {"lag1", stats.lag1},
-          {"step_tokens_mean", stats.step_tokens_mean},
-          {"step_tokens_max", stats.step_tokens_max},
-          {"micro_batches", stats.micro_batches}};
 }
 
 }  // namespace lockstep::data

@@ -6,7 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <nlohmann/json_fwd.hpp>
+#include <nlohmann/json.hpp>
 #include <span>
 
 #include "runtime/data/plan/planner.h"
@@ -54,7 +54,8 @@ struct PlanStats {
 
 PlanStats stats_of(const Plan& plan, std::span<const std::uint32_t> lengths);
 
-/// The members' names are the keys.
-void to_json(nlohmann::json& json, const PlanStats& stats);
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PlanStats, steps, minimum_steps, dropped, duplicated, fill, padding,
+                                   imbalance_tokens, imbalance_cost, lower_bound_cost, step_mean_ratio, lag1,
+                                   step_tokens_mean, step_tokens_max, micro_batches)
 
 }  // namespace lockstep::data

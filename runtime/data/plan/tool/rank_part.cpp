@@ -6,8 +6,8 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "common/background_cpus.h"
 #include "common/error.h"
+#include "common/launcher.h"
 
 namespace lockstep::data {
 namespace {

@@ -1,5 +1,3 @@
-#include "common/leaf/open_files.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -9,6 +7,7 @@
 #include <string>
 
 #include "common/error.h"
+#include "common/leaf/descriptors.h"
 #include "common/sockets.h"
 #include "tests/unit/message_of.h"
 

@@ -1,6 +1,6 @@
-#include "common/leaf/port.h"
-
 #include <gtest/gtest.h>
+
+#include "common/leaf/network.h"
 
 namespace lockstep {
 namespace {

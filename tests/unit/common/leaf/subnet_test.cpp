@@ -1,8 +1,8 @@
-#include "common/leaf/subnet.h"
-
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+
+#include "common/leaf/network.h"
 
 namespace lockstep {
 namespace {

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "plugin/affinity/machine.h"
+#include "plugin/affinity/plan.h"
 
 namespace lockstep::affinity {
 

@@ -23,6 +23,7 @@ TEST_F(PlanTool, NamesTheFileAndLineOfABadRow) {
       {"length\n5\n0\n", ":3: the length must be in 1..4294967295, not 0"},
       {"length\n-4\n", ":2: the length must be in 1..4294967295, not -4"},
       {"# c\nlength\n5\nfive\n", ":4: the value of column 'length' is not a whole number: 'five'"},
+      {"length\n#5\n5\n", ":2: the value of column 'length' is not a whole number: '#5'"},
       {"length\n5.5\n", ":2: the value of column 'length' is not a whole number: '5.5'"},
       {"a,length\n1,5\n7\n", ":3: the row has 1 fields, but the header has 2"},
       {"length\n7\n\"5\n", ":3: a quote in this row is not closed"},
@@ -60,7 +61,7 @@ TEST_F(PlanTool, ReadsListsFromSpreadsheets) {
 TEST_F(PlanTool, ReadsQuotedFieldsAndNumbersAsPandasWritesThem) {
   const std::string csv = write(
       "q.csv",
-      "name,length,note\r\n\"a, \"\"b\"\"\",512.0,\"two\r\nlines\"\r\n \"c\" , \"7.\" ,\r\nd,9.00,\"\"");
+      "name,length,note\r\n\"a, \"\"b\"\"\",512.0,\"two\r\nlines\"\r\n \"c\" , \"7.\" ,\r\n#d,9.00,\"\"");
   const auto stats = nlohmann::json::parse(tool({"stats", "--lengths", csv, "--json"}).output);
   EXPECT_EQ(stats["samples"], 3);
   EXPECT_EQ(stats["tokens"], 512 + 7 + 9);

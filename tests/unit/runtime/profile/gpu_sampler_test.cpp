@@ -1,13 +1,12 @@
 // The record's figures of a GPU, from the simulated NVML (tests/device/nvml.cpp).
-#include "runtime/profile/gpu_sampler.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>  // NOLINT(modernize-deprecated-headers): setenv
 
 #include "common/files.h"
-#include "exporters/record/snapshot.h"
+#include "exporters/record/record.h"
 #include "runtime/profile/device_clock.h"
+#include "runtime/profile/resource_sampler.h"
 #include "runtime/profile/step_timer.h"
 #include "tests/unit/exporters/temporary_folder.h"
 

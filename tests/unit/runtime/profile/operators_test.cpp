@@ -10,7 +10,6 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "runtime/profile/device_trace.h"
 #include "runtime/profile/operator_faults.h"
 #include "runtime/profile/profile_summary.h"
 #include "runtime/profile/spans.h"

@@ -11,8 +11,6 @@
 
 #include "common/clock.h"
 #include "common/files.h"
-#include "runtime/profile/device_work.h"
-#include "runtime/profile/operator_table.h"
 #include "runtime/profile/profile_summary.h"
 #include "runtime/profile/step_timer.h"
 #include "tests/unit/exporters/temporary_folder.h"

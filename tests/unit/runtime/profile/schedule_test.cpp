@@ -1,11 +1,10 @@
-#include "runtime/profile/schedule.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <string>
 
 #include "common/error.h"
+#include "runtime/profile/profiler.h"
 
 namespace lockstep::profile {
 namespace {

@@ -9,7 +9,7 @@
 #include <numeric>
 
 #include "common/clock.h"
-#include "exporters/record/snapshot.h"
+#include "exporters/record/record.h"
 #include "runtime/profile/step_timer.h"
 #include "tests/unit/exporters/temporary_folder.h"
 

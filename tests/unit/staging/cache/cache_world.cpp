@@ -14,11 +14,6 @@ void CacheTest::publish(cache::Store& store, const std::string& name, const std:
   incoming.publish({.name = name, .source = "/source", .bytes = content.size()});
 }
 
-std::vector<std::string> CacheTest::names(const fs::path& folder) {
-  if (!fs::exists(folder)) return {};
-  return FileSystem::real().list(folder);
-}
-
 CacheTest::Step::Step(const cache::Store& store, const std::string& step)
     : file_(store.folder() / "leases/held" / step) {
   fs::create_directories(file_.parent_path());

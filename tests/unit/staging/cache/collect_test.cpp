@@ -5,7 +5,7 @@
 
 #include <sys/file.h>
 
-#include "tests/unit/staging/cache/node_world.h"
+#include "tests/unit/staging/cache/cache_world.h"
 
 namespace lockstep::cache {
 namespace {
@@ -15,6 +15,7 @@ namespace fs = std::filesystem;
 using namespace staging_test;
 using testing::ElementsAre;
 using testing::IsEmpty;
+using CacheGc = CacheTest;
 using LockKind = FileSystem::LockKind;
 using std::chrono::hours;
 using std::chrono::seconds;

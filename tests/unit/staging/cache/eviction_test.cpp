@@ -3,7 +3,7 @@
 #include <fcntl.h>
 #include <sys/file.h>
 
-#include "staging/cache/report.h"
+#include "staging/cache/collect.h"
 #include "staging/cache/store.h"
 #include "tests/unit/staging/cache/cache_world.h"
 
@@ -30,7 +30,6 @@ class CacheEviction : public CacheTest {
   static void publish_units(Store& store, const std::string& name, int units) {
     publish(store, name, std::string(kUnit * static_cast<std::size_t>(units), 'x'));
   }
-  std::vector<std::string> objects() const { return names(cache() / "objects"); }
   /// Makes the object look as if it was last used that long ago.
   void age(const std::string& name, seconds by) const {
     const fs::path file = cache() / "objects" / name / "object.json";

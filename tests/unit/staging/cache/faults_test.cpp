@@ -8,7 +8,7 @@
 #include "staging/cache/collect.h"
 #include "staging/cache/store.h"
 #include "tests/unit/staging/cache/cache_world.h"
-#include "tests/unit/staging/every_call.h"
+#include "tests/unit/staging/watched_file_system.h"
 
 namespace lockstep::cache {
 namespace {

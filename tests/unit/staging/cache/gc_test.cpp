@@ -8,10 +8,9 @@
 #include <csignal>
 #include <nlohmann/json.hpp>
 
-#include "staging/cache/as_user.h"
 #include "staging/cache/collect.h"
 #include "staging/cache/node.h"
-#include "tests/unit/staging/cache/node_world.h"
+#include "tests/unit/staging/cache/cache_world.h"
 
 namespace lockstep::cache {
 namespace {
@@ -23,6 +22,7 @@ using testing::Contains;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
+using CacheGc = CacheTest;
 using LockKind = FileSystem::LockKind;
 using std::chrono::seconds;
 
@@ -228,25 +228,18 @@ TEST_F(CacheGc, WhatIsNotPartOfAStoreIsCountedAndRemoved) {
 }
 
 /// Behaves as a file system that a user has mounted: it refuses root or never answers.
-class MountedByAUser : public FileSystem {
- public:
-  MountedByAUser(fs::path at, bool answers) : at_(std::move(at)), answers_(answers) {}
-  ssize_t call(const FileCall& call) override {
-    if (call.kind != Kind::lstat || call.path != at_ || ::geteuid() != 0) return FileSystem::call(call);
-    while (!answers_) ::pause();
-    errno = EACCES;
-    return -1;
-  }
-
- private:
-  fs::path at_;
-  bool answers_;
-};
+HookedFileSystem mounted_by_a_user(const fs::path& at, bool answers) {
+  return HookedFileSystem([=](const FileCall& call) {
+    if (call.kind != FileCall::Kind::lstat || call.path != at || ::geteuid() != 0) return real_call(call);
+    while (!answers) ::pause();
+    return failed_call(EACCES);
+  });
+}
 
 TEST_F(CacheOfANode, AStoreThatRootCannotReadDoesNotStopTheOthers) {
   put(kTwo, "c", 2, seconds(400));
   for (const bool answers : {true, false}) {
-    MountedByAUser system(store_of(kOne), answers);
+    HookedFileSystem system = mounted_by_a_user(store_of(kOne), answers);
     NodeOptions options = total(100 * kUnit);
     options.store_timeout = seconds(1);
     EXPECT_EQ(staging_test::in_child([&] {
@@ -304,7 +297,7 @@ TEST_F(CacheOfANode, InvalidDescriptionsAreReportedAndDoNoHarm) {
 
 TEST_F(CacheOfANode, AfterTheBudgetSlowStoresGetLessTime) {
   put(kTwo, "c", 2, seconds(400));
-  MountedByAUser system(store_of(kOne), false);
+  HookedFileSystem system = mounted_by_a_user(store_of(kOne), false);
   NodeOptions options = total(100 * kUnit);
   options.store_timeout = seconds(1);
   options.budget = seconds(0);

@@ -8,9 +8,9 @@
 #include <set>
 
 #include "staging/cache/collect.h"
-#include "staging/cache/lease.h"
+#include "staging/cache/layout.h"
 #include "staging/cache/shared.h"
-#include "tests/unit/staging/cache/node_world.h"
+#include "tests/unit/staging/cache/cache_world.h"
 
 namespace lockstep::cache {
 namespace {
@@ -22,7 +22,7 @@ using testing::IsEmpty;
 using LockKind = FileSystem::LockKind;
 using std::chrono::seconds;
 
-class CachePlanted : public CacheGc {};
+using CachePlanted = CacheTest;
 
 TEST_F(CachePlanted, AModeIsNeverChangedThroughALink) {
   write("secret", "secret");
@@ -32,27 +32,17 @@ TEST_F(CachePlanted, AModeIsNeverChangedThroughALink) {
   EXPECT_EQ(mode_of(folder_ / "secret"), 0700U);
 }
 
-/// Replaces a file by a link after it was opened and before its mode is changed.
-class SwapsBeforeChmod : public FileSystem {
- public:
-  SwapsBeforeChmod(fs::path name, fs::path target) : name_(std::move(name)), target_(std::move(target)) {}
-  ssize_t call(const FileCall& call) override {
-    if (call.kind == Kind::chmod) {
-      fs::rename(name_, name_.string() + ".away");
-      fs::create_symlink(target_, name_);
-    }
-    return FileSystem::call(call);
-  }
-
- private:
-  fs::path name_, target_;
-};
-
 TEST_F(CachePlanted, ALinkThatReplacesAFileJustBeforeItsModeChangesIsNotFollowed) {
   write("secret", "secret");
   fs::permissions(folder_ / "secret", fs::perms::owner_read);
   write("file", "x");
-  SwapsBeforeChmod system(folder_ / "file", folder_ / "secret");
+  HookedFileSystem system([&](const FileCall& call) {
+    if (call.kind == FileCall::Kind::chmod) {  // the file is open
+      fs::rename(folder_ / "file", folder_ / "file.away");
+      fs::create_symlink(folder_ / "secret", folder_ / "file");
+    }
+    return real_call(call);
+  });
   system.change_mode(folder_ / "file", 0640);
   EXPECT_EQ(mode_of(folder_ / "secret"), 0400U);
   EXPECT_EQ(mode_of(folder_ / "file.away"), 0640U) << "the original file's mode changes";

@@ -21,7 +21,7 @@ using namespace staging_test;
 using testing::ElementsAre;
 using testing::IsEmpty;
 
-class CacheLease : public CacheTest {};
+using CacheLease = CacheTest;
 
 TEST_F(CacheLease, AnObjectIsLeasedWhileTheStepLives) {
   Store store(cache());

@@ -9,7 +9,7 @@
 
 #include <cerrno>
 
-#include "tests/unit/staging/cache/node_world.h"
+#include "tests/unit/staging/cache/cache_world.h"
 
 namespace lockstep::cache {
 namespace {

@@ -21,10 +21,7 @@ using testing::ElementsAre;
 using testing::IsEmpty;
 using LockKind = FileSystem::LockKind;
 
-class CacheStore : public staging_test::CacheTest {
- protected:
-  std::vector<std::string> objects() const { return names(cache() / "objects"); }
-};
+using CacheStore = staging_test::CacheTest;
 
 TEST_F(CacheStore, APublishedObjectIsCompleteAndReadOnly) {
   Store store(cache());
@@ -153,28 +150,21 @@ TEST_F(CacheStore, ADescriptionOfManyFilesTakesLittleMemory) {
 TEST_F(CacheStore, ALockOnARemovedLockFileIsTakenAgain) {
   // Between opening and locking the lock file, its holder may remove it and another process make it again. In
   // this system that happens once.
-  class Remover : public FileSystem {
-   public:
-    explicit Remover(fs::path file) : file_(std::move(file)) {}
-    ssize_t call(const FileCall& call) override {
-      if (call.kind == Kind::flock && !std::exchange(done_, true)) {
-        fs::rename(file_, file_.string() + ".old");  // so that the new file cannot get the same inode
-        std::ofstream(file_) << "another's";
-      }
-      return FileSystem::call(call);
+  const fs::path file = cache() / "locks" / kName;
+  bool done = false;
+  staging_test::HookedFileSystem remover([&](const FileCall& call) {
+    if (call.kind == FileCall::Kind::flock && !std::exchange(done, true)) {
+      fs::rename(file, file.string() + ".old");  // so that the new file cannot get the same inode
+      std::ofstream(file) << "another's";
     }
-
-   private:
-    fs::path file_;
-    bool done_ = false;
-  };
-  Remover remover(cache() / "locks" / kName);
+    return staging_test::real_call(call);
+  });
   Store store(cache(), remover);
   const ObjectLock lock = store.lock(kName, LockKind::exclusive);
-  EXPECT_TRUE(fs::exists(cache() / "locks" / kName));
+  EXPECT_TRUE(fs::exists(file));
   struct stat named {};
   struct stat held {};
-  ASSERT_EQ(::stat((cache() / "locks" / kName).c_str(), &named), 0);
+  ASSERT_EQ(::stat(file.c_str(), &named), 0);
   ASSERT_EQ(::fstat(lock.fd(), &held), 0);
   EXPECT_EQ(named.st_ino, held.st_ino);
 }

@@ -10,7 +10,6 @@
 #include "common/files.h"
 #include "common/process.h"
 #include "staging/pack/index.h"
-#include "staging/pack/index_builder.h"
 #include "staging/pack/reader.h"
 #include "staging/pack/write/create.h"
 #include "staging/pack/write/file_list.h"

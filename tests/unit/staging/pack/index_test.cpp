@@ -4,7 +4,6 @@
 #include <random>
 
 #include "common/error.h"
-#include "staging/pack/index_builder.h"
 #include "tests/unit/staging/staging_world.h"
 
 namespace lockstep::pack {

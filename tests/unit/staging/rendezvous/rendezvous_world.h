@@ -1,13 +1,8 @@
-// srun with its rendezvous, and the nodes of a step, in one process.
+// srun with its rendezvous, and the nodes of a step.
 #pragma once
 
-#include <fcntl.h>
 #include <gtest/gtest.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
-#include <array>
 #include <chrono>
 #include <future>
 #include <mutex>
@@ -17,7 +12,8 @@
 #include <vector>
 
 #include "common/error.h"
-#include "common/files.h"
+#include "common/leaf/descriptors.h"
+#include "common/leaf/network.h"
 #include "staging/rendezvous/rendezvous.h"
 #include "staging/rendezvous/rendezvous_server.h"
 
@@ -30,34 +26,22 @@ inline constexpr milliseconds kLong{60'000};
 inline constexpr milliseconds kProgressInterval{2000};
 
 inline UniqueFd bound_socket(int& port) {
-  UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_ANY);
-  socklen_t length = sizeof address;
-  if (::bind(socket.get(), reinterpret_cast<sockaddr*>(&address), length) != 0 ||
-      ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &length) != 0) {
-    fail_errno("no socket");
-  }
-  port = ntohs(address.sin_port);
-  return socket;
+  return bind_port(0, 0, false, port);
 }
 
 /// srun with its rendezvous, on a thread. It ends with the object.
 class Srun {
  public:
   explicit Srun(milliseconds join_timeout = kLong, milliseconds reconnect_timeout = milliseconds(50),
-                milliseconds silence_timeout = kLong) {
-    std::array<int, 2> ends{};
-    if (::pipe2(ends.data(), O_CLOEXEC) != 0) fail_errno("no pipe");
-    alive_.reset(ends[0]);
-    ours_.reset(ends[1]);
+                milliseconds silence_timeout = kLong, milliseconds failure_window = milliseconds(50),
+                milliseconds drain_timeout = {}) {
     RendezvousServer::Options options;
     options.key = kKey;
     options.join_timeout = join_timeout;
-    options.failure_window = milliseconds(50);
+    options.failure_window = failure_window;
     options.reconnect_timeout = reconnect_timeout;
     options.silence_timeout = silence_timeout;
+    options.drain_timeout = drain_timeout;
     options.progress_interval = kProgressInterval;
     options.progress = [this](const std::string& line) {
       const std::lock_guard lock(mutex_);
@@ -69,13 +53,13 @@ class Srun {
     };
     server_.emplace(bound_socket(port_), options);
     thread_ = std::thread([this] {
-      server_->run(alive_);
+      server_->run(alive_.read_end);
       server_.reset();  // closes its connections, as a process that ends does
     });
   }
   ~Srun() { end(); }
   void end() {
-    ours_.reset();
+    alive_.write_end.reset();
     if (thread_.joinable()) thread_.join();
   }
   RendezvousAddress address() const { return {port_, {"127.0.0.1"}, kKey}; }
@@ -90,7 +74,7 @@ class Srun {
   }
 
  private:
-  UniqueFd alive_, ours_;
+  Pipe alive_;
   int port_ = 0;
   std::mutex mutex_;
   std::vector<std::string> lines_, progress_;

@@ -14,7 +14,7 @@
 #include <thread>
 #include <vector>
 
-#include "common/leaf/open_files.h"
+#include "common/leaf/descriptors.h"
 #include "common/sockets.h"
 #include "tests/unit/staging/rendezvous/rendezvous_world.h"
 

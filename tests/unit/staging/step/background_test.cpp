@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include <csignal>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "common/file_system.h"
@@ -58,19 +57,15 @@ print('mixed' if links and local else 'links: %d, mixed: %d' % (links, local))
   wait_for_helper();
   EXPECT_EQ(record().at("state"), "done");
   EXPECT_THAT(said(), HasSubstr("n1: staged p"));
-  // The job's next step finds the copy.
+  // The job's next step finds the copy, and a step of another job has it at once.
   EXPECT_EQ(step({}, {pack.string()}), 0);
-}
-
-TEST_F(StageStep, WhileItCopiesItsCommandLineHasNoNamesOfTheData) {
-  const fs::path pack = make_big_pack("secret");
-  Tasks tasks;
-  ASSERT_EQ(step_in_background(tasks, {pack.string()}, {.bandwidth = 1'000'000}), 0) << said();
-  const fs::path helper = fmt::format("/proc/{}", child_of(child_of(::getpid())));
-  EXPECT_EQ(read(helper / "cmdline"), std::string(LOCKSTEP_STAGE) + std::string("\0step\0", 6));
-  tasks.end();
-  int status = 0;
-  EXPECT_GT(::wait(&status), 0);
+  FileSystem::real().remove_all(folder_ / "cache0/jobs");
+  ASSERT_EQ(step_in_background(tasks, {pack.string()}, {.record = at("records"), .bandwidth = 1'000'000}), 0)
+      << said();
+  wait_for_helper();
+  EXPECT_EQ(record().at("sources").at(0).at("hit"), true);
+  EXPECT_EQ(content_of(data("p")), content_of(pack));
+  EXPECT_FALSE(fs::is_symlink(data("p")) || fs::is_symlink(data("p/shard-000002.tar")));
 }
 
 // Without the change, the folder was exchanged at the end, and a task in it saw the old one lose its files.
@@ -123,7 +118,7 @@ TEST_F(StageStep, AChangedSourceIsStagedAgainOnAllNodes) {
   write("plain/a", "first");
   const std::vector<std::string> sources{pack.string(), at("plain")};
   const auto on_both_nodes = [&] {
-    Srun srun;
+    StepSrun srun;
     expect_ends(start_nodes(2, {}, sources), 0);
     EXPECT_THAT(srun.end(), IsEmpty());
   };
@@ -186,23 +181,25 @@ TEST_F(StageStep, TheHelperEndsWithTheStepAndTheNextContinuesTheCopy) {
   EXPECT_EQ(content_of(data("p")), content_of(pack));
 }
 
-// All verbs do, srun's side too, which has a connection to each node.
-TEST_F(StageStep, RaisesItsLimitOfOpenFiles) {
+// All verbs raise the limit of open files, srun's side too, which has a connection to each node.
+TEST_F(StageStep, TheHelperIsNiceMayOpenManyFilesAndHasNoNamesOnItsCommandLine) {
+  const fs::path pack = make_big_pack("secret");
   rlimit before{};
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
   const rlimit lower{before.rlim_max / 2, before.rlim_max};
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &lower), 0);
   Tasks tasks;
-  const fs::path pack = make_big_pack("p");
-  ASSERT_EQ(step_in_background(tasks, {pack.string()}, {.bandwidth = 200'000}), 0);
+  ASSERT_EQ(step_in_background(tasks, {pack.string()}, {.bandwidth = 1'000'000}), 0) << said();
   ::setrlimit(RLIMIT_NOFILE, &before);
-  int helper = 0;
-  std::ifstream(fmt::format("/proc/self/task/{}/children", ::getpid())) >> helper;
-  EXPECT_THAT(read(fmt::format("/proc/{}/limits", helper)),
+  const pid_t helper = child_of(child_of(::getpid()));
+  const fs::path about = fmt::format("/proc/{}", helper);
+  EXPECT_EQ(read(about / "cmdline"), std::string(LOCKSTEP_STAGE) + std::string("\0step\0", 6));
+  EXPECT_THAT(read(about / "limits"),
               testing::ContainsRegex(fmt::format("Max open files +{} ", before.rlim_max)));
+  EXPECT_EQ(::getpriority(PRIO_PROCESS, static_cast<id_t>(helper)), 10);
   tasks.end();
-  while (::wait(nullptr) > 0) {
-  }
+  int status = 0;
+  EXPECT_GT(::wait(&status), 0);
 }
 
 TEST_F(StageStep, TheHelperEndsWithItsCallerUntilTheStepMayStart) {
@@ -270,19 +267,19 @@ TEST_F(StageStep, LeasesWhatItStages) {
   EXPECT_TRUE(store.leased(object));
 }
 
-TEST_F(StageStep, NodesOfAStepReadTheSourceOnce) {
+TEST_F(StageStep, NodesOfAStepReadTheSourceOnceUnlessTheyMayNotCooperate) {
   const fs::path pack = make_big_pack("p");
-  for (const bool background : {false, true}) {
-    SCOPED_TRACE(background);
+  const Tasks tasks;
+  for (const StepRequest& request : {StepRequest(), in_background(tasks), StepRequest{.cooperate = false}}) {
+    const bool background = request.mode == StepMode::background;
+    SCOPED_TRACE(fmt::format("background {}, cooperate {}", background, request.cooperate));
     for (int node = 0; node < 3; ++node)
       FileSystem::real().remove_all(folder_ / fmt::format("cache{}", node));
-    const Tasks tasks;
-    Srun srun;
+    StepSrun srun;
     std::vector<std::string> records;
     for (int node = 0; node < 3; ++node)
       fs::create_directories(records.emplace_back(at(fmt::format("records{}", node))));
-    expect_ends(start_nodes(3, background ? in_background(tasks) : StepRequest(), {pack.string()}, records),
-                0);
+    expect_ends(start_nodes(3, request, {pack.string()}, records), 0);
     if (background) {
       for (int node = 0; node < 3; ++node) EXPECT_GT(::wait(nullptr), 0);
     }
@@ -296,14 +293,14 @@ TEST_F(StageStep, NodesOfAStepReadTheSourceOnce) {
       EXPECT_EQ(about.at("state"), "done");
       from_source += about.at("sources").at(0).at("from_source").get<std::uint64_t>();
     }
-    EXPECT_EQ(from_source, size_of(pack));
+    EXPECT_EQ(from_source, size_of(pack) * (request.cooperate ? 1U : 3U));
   }
 }
 
 // While nodes are upgraded one after the other.
 TEST_F(StageStep, NodesOfOtherReleasesStageAlone) {
   const fs::path pack = make_large_pack("p", 30);
-  Srun srun;
+  StepSrun srun;
   const pid_t here = start({.nodes = 2}, {pack.string()});
   Hello hello;
   hello.job = 7;

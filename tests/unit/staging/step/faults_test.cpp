@@ -2,12 +2,12 @@
 // store cannot be leased or loses its copy.
 
 #include <netinet/in.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 
 #include "common/file_system.h"
 #include "common/process.h"
+#include "common/sockets.h"
 #include "staging/cache/shared.h"
 #include "staging/cache/store.h"
 #include "tests/unit/staging/step/stage_step_world.h"
@@ -84,7 +84,7 @@ class StageStepFaults : public StageStep {
 
 TEST_F(StageStepFaults, IfAllNodesLoseSrunTheyEndInTheSameWay) {
   const fs::path pack = make_big_pack("p");
-  Srun srun(std::chrono::milliseconds(1));
+  StepSrun srun(std::chrono::milliseconds(1));
   const std::vector<pid_t> nodes = start_two_that_copy(pack);
   srun.end();
   expect_ends(nodes, 1);
@@ -109,7 +109,7 @@ TEST_F(StageStepFaults, IfTheNodeCannotStageTheStepMayReadFromTheSource) {
 
 TEST_F(StageStepFaults, IfANodeIsLostNoOtherStartsTheStepWithoutIt) {
   const fs::path pack = make_big_pack("p");
-  Srun srun;
+  StepSrun srun;
   const std::vector<pid_t> nodes = start_two_that_copy(pack);
   ::kill(nodes[1], SIGKILL);
   EXPECT_EQ(end_of(nodes[1]), 128 + SIGKILL);
@@ -119,7 +119,7 @@ TEST_F(StageStepFaults, IfANodeIsLostNoOtherStartsTheStepWithoutIt) {
 
 TEST_F(StageStepFaults, ANodeThatLosesSrunWhileItStagesDoesNotContinueAlone) {
   const fs::path pack = make_big_pack("p");
-  Srun srun;
+  StepSrun srun;
   const std::vector<pid_t> nodes = start_two_that_copy(pack);
   cut_connection(staging_test::child_of(nodes[1]));
   expect_ends(nodes, 1);
@@ -130,7 +130,7 @@ TEST_F(StageStepFaults, ANodeThatLosesSrunWhileItStagesDoesNotContinueAlone) {
 TEST_F(StageStepFaults, ANodeThatLosesSrunOnceItHasItsDataAsksAgain) {
   const fs::path pack = make_big_pack("p");
   ASSERT_EQ(step({}, {pack.string()}, 1), 0);
-  Srun srun;
+  StepSrun srun;
   const std::vector<pid_t> nodes =
       start_nodes(2, {.bandwidth = 5'000'000, .cooperate = false}, {pack.string()}, {"", at("records")});
   EXPECT_TRUE(wait_for([&] {
@@ -283,14 +283,6 @@ TEST_F(StageStepFaults, AFileThatIsRewrittenMeanwhileNeverGetsIntoTheJob) {
   EXPECT_EQ(record().at("state"), "source");
 }
 
-TEST_F(StageStepFaults, TheHelperInTheBackgroundIsNice) {
-  const fs::path pack = make_big_pack("p");
-  Tasks tasks;
-  ASSERT_EQ(step_in_background(tasks, {pack.string()}, {.bandwidth = 3'000'000}), 0);
-  EXPECT_EQ(::getpriority(PRIO_PROCESS, static_cast<id_t>(helper())), 10);
-  tasks.end();
-}
-
 TEST_F(StageStepFaults, NamesAreBytes) {
   const fs::path pack = make_large_pack("m\xC3\xA4nner \xFF\xFE", 30);
   write("plain \xFF/a\x80", "x");
@@ -307,7 +299,7 @@ TEST_F(StageStepFaults, ANodeThatHasAnEarlierVersionGetsThatOfTheOthers) {
   fs::remove_all(pack);
   fs::remove_all(folder_ / "p.src");
   make_large_pack("p", 31);
-  Srun srun;
+  StepSrun srun;
   expect_ends(start_nodes(2, {}, {pack.string()}), 0);
   EXPECT_THAT(srun.end(), IsEmpty());
   for (int node = 0; node < 2; ++node) EXPECT_TRUE(content_of(data("p", node)) == content_of(pack)) << node;
@@ -319,7 +311,7 @@ TEST_F(StageStepFaults, FailuresThatOnlyFollowFromAnotherNodesAreNotReported) {
   fs::remove(pack / "index.lockstep");
   fs::remove_all(pack);
   fs::create_directory(pack);
-  Srun srun;
+  StepSrun srun;
   expect_ends(start_nodes(3, {}, {pack.string()}), 1);
   const std::string line = srun.end();
   EXPECT_THAT(line, HasSubstr("is empty"));

@@ -12,7 +12,6 @@
 
 #include "common/error.h"
 #include "staging/rendezvous/node_names.h"
-#include "staging/step/step_progress.h"
 #include "staging/step/step_report.h"
 #include "tests/unit/exporters/temporary_folder.h"
 

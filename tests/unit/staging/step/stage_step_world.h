@@ -10,21 +10,18 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <thread>
 
 #include "common/files.h"
-#include "common/sockets.h"
-#include "staging/rendezvous/rendezvous_server.h"
+#include "common/leaf/descriptors.h"
 #include "staging/rendezvous/secure_connection.h"
 #include "staging/step/request.h"
+#include "tests/unit/staging/rendezvous/rendezvous_world.h"
 #include "tests/unit/staging/staging_world.h"
 
 namespace lockstep::staging_test {
-
-inline constexpr const char* kKey = "0123";
 
 /// Where the nodes of a step find srun, as long as this object lives.
 class SrunAddress {
@@ -43,18 +40,12 @@ class SrunAddress {
 /// The tasks of a step. Staging in the background ends with them.
 class Tasks {
  public:
-  Tasks() {
-    int ends[2];
-    if (::pipe2(ends, O_CLOEXEC) != 0) fail_errno("pipe");
-    alive_.reset(ends[0]);
-    end_.reset(ends[1]);
-    ::fcntl(alive_.get(), F_SETFD, 0);  // the other end stays here
-  }
-  int fd() const { return alive_.get(); }
-  void end() { end_.reset(); }
+  Tasks() { ::fcntl(fd(), F_SETFD, 0); }  // the other end stays here
+  int fd() const { return alive_.read_end.get(); }
+  void end() { alive_.write_end.reset(); }
 
  private:
-  UniqueFd alive_, end_;
+  Pipe alive_;
 };
 
 class StageStep : public StagingTest {
@@ -65,17 +56,8 @@ class StageStep : public StagingTest {
     fs::create_directory(folder_ / "records");
   }
 
-  std::string at(const std::string& name) const { return (folder_ / name).string(); }
   fs::path data(const std::string& name, int node = 0) const {
     return folder_ / fmt::format("cache{}/jobs/7/data", node) / name;
-  }
-
-  /// A pack of several shards of about 5 MB.
-  fs::path make_big_pack(const std::string& name) const {
-    std::map<std::string, std::string> files;
-    for (int i = 0; i < 15; ++i)
-      files[fmt::format("{:02}", i)] = std::string(1'000'000, static_cast<char>('a' + i));
-    return make_pack(name, files, 5'000'000);
   }
 
   /// `request` with what all steps of the tests have.
@@ -88,7 +70,7 @@ class StageStep : public StagingTest {
     request.sources = sources;
     request.srun_port = SrunAddress::port();
     request.srun_hosts = {"127.0.0.1"};
-    request.key = kKey;
+    request.key = transfer::kKey;
     fs::create_directories(request.store);
     return request;
   }
@@ -177,56 +159,40 @@ class StageStep : public StagingTest {
   std::string lease_file(const std::string& step) const { return at("cache0/leases/held/" + step); }
 };
 
-/// srun's side of a step of several nodes.
-class Srun {
+/// srun's side of a step whose nodes are processes.
+class StepSrun : public transfer::Srun {
+  static constexpr std::chrono::seconds kTlsTimeout{30};
+
   // A node is forked while the server's thread runs. If that thread holds a lock of OpenSSL at that moment, as it does
   // while it sets up its first connection, the node waits for that lock for ever.
   static void set_up_openssl() {
     int ends[2];
     if (::socketpair(AF_UNIX, SOCK_STREAM, 0, ends) != 0) fail_errno("socketpair");
-    transfer::SecureConnection server(UniqueFd(ends[0]), "first", kKey);
+    transfer::SecureConnection server(UniqueFd(ends[0]), "first", transfer::kKey);
     std::thread client([end = ends[1]] {
-      transfer::SecureConnection(UniqueFd(end), "first", kKey).connect("n", kTlsTimeout);
+      transfer::SecureConnection(UniqueFd(end), "first", transfer::kKey).connect("n", kTlsTimeout);
     });
     server.accept(kTlsTimeout);
     client.join();
   }
-  static constexpr std::chrono::seconds kTlsTimeout{30};
 
  public:
-  explicit Srun(std::chrono::milliseconds drain = transfer::RendezvousServer::Options().drain_timeout) {
-    int port = 0;
-    UniqueFd socket = listen_on(0, 0, port);
-    address_.emplace(port);
-    int ends[2];
-    if (::pipe2(ends, O_CLOEXEC) != 0) fail_errno("pipe");
-    alive_.reset(ends[0]);
-    end_.reset(ends[1]);
-    transfer::RendezvousServer::Options options;
-    options.key = kKey;
-    options.drain_timeout = drain;
-    options.reconnect_timeout = std::chrono::seconds(2);
-    options.report = [this](const std::string& line) { said_ += line + "\n"; };
-    server_ = std::make_unique<transfer::RendezvousServer>(std::move(socket), options);
+  explicit StepSrun(std::chrono::milliseconds drain = {})
+      : Srun(transfer::kLong, std::chrono::seconds(2), std::chrono::seconds(15),
+             std::chrono::milliseconds(300), drain) {
     set_up_openssl();
-    thread_ = std::thread([this] { server_->run(alive_); });
   }
-  ~Srun() { end(); }
   /// Ends srun; returns the lines that it has printed.
   std::string end() {
-    end_.reset();
-    if (thread_.joinable()) thread_.join();
-    server_.reset();  // as a process that ends, it closes its connections
+    Srun::end();
     address_.reset();
-    return said_;
+    std::string said;
+    for (const std::string& line : lines()) said += line + "\n";
+    return said;
   }
 
  private:
-  std::optional<SrunAddress> address_;
-  UniqueFd alive_, end_;
-  std::string said_;
-  std::unique_ptr<transfer::RendezvousServer> server_;
-  std::thread thread_;
+  std::optional<SrunAddress> address_{port()};
 };
 
 }  // namespace lockstep::staging_test

@@ -36,7 +36,6 @@ class CacheTool : public staging_test::CacheTest {
     const std::size_t begin = result.output.rfind('\n', end);
     return json::parse(result.output.substr(begin == std::string::npos ? 0 : begin + 1), nullptr, false);
   }
-  std::string at(const char* name) const { return (folder_ / name).string(); }
 };
 
 TEST_F(CacheTool, OnlyItsOwnerCanUseAStoreWhateverTheUmask) {

@@ -21,7 +21,6 @@ class StageTool : public staging_test::StagingTest {
     words.insert(words.begin(), LOCKSTEP_STAGE);
     return run_process(words);
   }
-  std::string at(const char* name) const { return (folder_ / name).string(); }
 };
 
 TEST_F(StageTool, PutPrintsOneObjectPerSource) {

@@ -1,17 +1,16 @@
 // Kills put() at every system call for files, or fails the call; and several calls of put() at the same time.
 
-#include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include <atomic>
 
+#include "common/leaf/descriptors.h"
 #include "staging/cache/store.h"
 #include "staging/pack/reader.h"
 #include "staging/transfer/put.h"
-#include "tests/unit/staging/every_call.h"
 #include "tests/unit/staging/staging_world.h"
-#include "tests/unit/staging/transfer/source_reads.h"
+#include "tests/unit/staging/watched_file_system.h"
 
 namespace lockstep::transfer {
 namespace {
@@ -37,10 +36,6 @@ class TransferFaults : public staging_test::StagingTest {
   int threads_ = 2;
   PutResult put_one(const fs::path& source, FileSystem* system = nullptr) const {
     return put({source.string()}, options(system)).at(0);
-  }
-  std::vector<std::string> objects() const {
-    if (!fs::exists(folder_ / "cache/objects")) return {};
-    return FileSystem::real().list(folder_ / "cache/objects");
   }
   /// Every object with a name is complete; the next call works and cleans up.
   void expect_consistent(const fs::path& pack) const {
@@ -108,29 +103,14 @@ TEST_F(TransferFaults, ADiskThatFillsUpAtAnyCallIsAnErrorAndLeavesNothingIncompl
   EXPECT_GT(fail_at_every_call(every, ENOSPC), 30);
 }
 
-/// Lets one process wait for another.
-class Pipe {
- public:
-  Pipe() {
-    if (::pipe2(ends_, O_CLOEXEC) != 0) fail_errno("pipe");
-  }
-  ~Pipe() {
-    ::close(ends_[0]);
-    ::close(ends_[1]);
-  }
-  Pipe(const Pipe&) = delete;
-  Pipe& operator=(const Pipe&) = delete;
-  void tell() const {
-    if (::write(ends_[1], "x", 1) != 1) fail_errno("pipe");
-  }
-  void wait() const {
-    char byte = 0;
-    if (::read(ends_[0], &byte, 1) != 1) fail_errno("pipe");
-  }
-
- private:
-  int ends_[2] = {-1, -1};
-};
+// With a pipe, one process waits for another.
+void tell(const Pipe& pipe) {
+  if (::write(pipe.write_end.get(), "x", 1) != 1) fail_errno("pipe");
+}
+void await(const Pipe& pipe) {
+  char byte = 0;
+  if (::read(pipe.read_end.get(), &byte, 1) != 1) fail_errno("pipe");
+}
 
 /// A number that this process and its children share.
 struct SharedCount {
@@ -171,16 +151,16 @@ TEST_F(TransferFaults, SecondJobWaitsForTheFirstJobsCopy) {
 
   const pid_t first = start_child([&] {
     Counting system(bytes.value, pack, [&] {
-      copying.tell();
-      second_waits.wait();
+      tell(copying);
+      await(second_waits);
     });
     if (put_one(pack, &system).hit) fail("the first job found a copy");
   });
-  copying.wait();
+  await(copying);
   const int second = in_child([&] {
     Counting system(bytes.value, pack);
     PutOptions waiting = options(&system);
-    waiting.on.waiting = [&](const std::string&) { second_waits.tell(); };
+    waiting.on.waiting = [&](const std::string&) { tell(second_waits); };
     const PutResult result = put({pack.string()}, waiting).at(0);
     if (!result.hit || result.from_source != 0) fail("the second job copied");
     if (content_of(result.path) != content_of(pack)) fail("the second job got other data");

@@ -10,7 +10,6 @@
 #include <array>
 #include <atomic>
 #include <chrono>
-#include <fstream>
 #include <thread>
 
 #include "common/sockets.h"
@@ -26,6 +25,7 @@ namespace {
 namespace fs = std::filesystem;
 
 using staging_test::content_of;
+using staging_test::kChunk;
 using staging_test::wait_for;
 using std::chrono::seconds;
 using std::chrono::steady_clock;
@@ -80,16 +80,15 @@ TEST_F(TransferNodes, NodeThatHasItServesTheOthersAndTheSourceIsNotRead) {
   for (const int has : {0, 1}) {
     SCOPED_TRACE(has);
     for (int node = 0; node < 3; ++node) FileSystem::real().remove_all(cache(node));
-    PutOptions alone;
-    alone.cache_dir = cache(has);
-    alone.sizes.chunk_bytes = kChunk;  // the digests of other chunks are not known
-    put({pack.string()}, alone);
+    put_alone(has, pack);
     const auto ends = put_on(3, pack);
     EXPECT_EQ(expect_good(ends, pack), 0U) << "the holder gives its index too";
     EXPECT_TRUE(ends[static_cast<std::size_t>(has)].result.at("hit"));
     EXPECT_FALSE(ends[2].result.at("hit"));
   }
-  for (const NodeEnd& end : put_on(3, pack)) EXPECT_TRUE(end.result.at("hit"));
+  const auto warm = put_on(3, pack);
+  EXPECT_EQ(expect_good(warm, pack), 0U);
+  for (const NodeEnd& end : warm) EXPECT_TRUE(end.result.at("hit"));
 }
 
 TEST_F(TransferNodes, NodeWhoseCacheLiesInTheSourceIsNamed) {
@@ -197,42 +196,6 @@ TEST_P(TransferNodesLanes, NodeThatStopsForAWhileIsReplacedByTheSource) {
   EXPECT_THAT(ends[1].note(), testing::IsEmpty());
 }
 
-/// Whether a copy below the folder has bytes at this place of the file.
-bool has_bytes(const fs::path& folder, const fs::path& file, std::uint64_t offset) {
-  std::error_code error;  // the files are written and renamed meanwhile
-  for (fs::recursive_directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
-    if (at->path().filename() != file.filename()) continue;
-    std::ifstream copy(at->path());
-    std::string bytes(64, '\0');
-    copy.seekg(static_cast<std::streamoff>(offset));
-    if (copy.read(bytes.data(), 64) && bytes != std::string(64, '\0')) return true;
-  }
-  return false;
-}
-
-TEST_F(TransferNodes, NodeThatSendsOtherBytesThanTheSourceHasIsFoundAndNamed) {
-  const fs::path pack = make_large_pack("p", 300);
-  SourceRead wrong;
-  std::atomic<bool> lied = false;
-  SourceReads lies(
-      pack,
-      // It repairs the chunk only when another node has got it.
-      [&](const SourceRead& read) {
-        if (lied && read.file == wrong.file && read.offset == wrong.offset) {
-          EXPECT_TRUE(wait_for([&] { return has_bytes(cache(2), read.file, read.offset); }));
-        }
-      },
-      [&](const SourceRead& read, std::span<std::byte> bytes) {
-        if (read.of_shards != 1) return;
-        bytes[bytes.size() / 2] ^= std::byte{1};
-        wrong = read;
-        lied = true;
-      });
-  const auto ends = put_on(3, pack, {{1, {.system = &lies}}});
-  expect_good(ends, pack);
-  EXPECT_THAT(ends[0].note() + ends[2].note(), HasSubstr("127.0.0.1 sent other bytes"));
-}
-
 TEST_F(TransferNodes, DamagedChunkOfAHolderIsReadFromTheSourceOnceAndTheHolderGetsItFromTheOthers) {
   const fs::path pack = make_large_pack("p", 300);
   const fs::path plain = make_plain(10);
@@ -240,11 +203,7 @@ TEST_F(TransferNodes, DamagedChunkOfAHolderIsReadFromTheSourceOnceAndTheHolderGe
   const std::map<fs::path, std::string> damaged{{pack, "shard-000001.tar"}, {plain, "large"}};
   for (const auto& [source, file] : damaged) {
     SCOPED_TRACE(source);
-    PutOptions alone;
-    alone.cache_dir = cache(1);
-    alone.sizes.chunk_bytes = kChunk;
-    const PutResult before = put({source.string()}, alone).at(0);
-    staging_test::flip_byte(before.path / file, 10);
+    staging_test::flip_byte(put_alone(1, source).path / file, 10);
     const auto ends =
         put_on(3, source, {{1, {.options = [](PutOptions& options) { options.verify = Verify::off; }}}});
     const std::uint64_t read = expect_good(ends, source);
@@ -270,53 +229,34 @@ TEST_F(TransferNodes, NodeThatSeesOtherFilesUnderTheSameNameReadsNoneOfThem) {
   EXPECT_THAT(ends[0].error, HasSubstr("127.0.0.1:0"));
 }
 
-/// Flips a bit in bytes that are read for other nodes.
-class FlipsOnTheWay : public FileSystem {
- public:
-  ssize_t call(const FileCall& call) override {
-    const ssize_t got = FileSystem::call(call);
-    std::array<char, 16> thread{};
-    ::pthread_getname_np(::pthread_self(), thread.data(), thread.size());
-    if (call.kind == Kind::read && thread.data() == std::string(Exchange::kThreadName) && got > 1000 &&
-        ++reads_ == 2) {
-      call.into[500] ^= std::byte{1};
-    }
-    return got;
-  }
-
- private:
-  std::atomic<int> reads_ = 0;
-};
-
-/// Flips a bit, once, in bytes that are read back from a copy for hashing.
-class FlipsInMemory : public FileSystem {
- public:
-  ssize_t call(const FileCall& call) override {
-    const ssize_t got = FileSystem::call(call);
-    const fs::path file = call.path;
-    const bool copy = call.kind == Kind::read && file.string().find(".incoming-") != std::string::npos &&
-                      file.extension() == ".tar";
-    if (copy && got > 1000 && ++reads_ == 1) call.into[500] ^= std::byte{1};
-    return got;
-  }
-
- private:
-  std::atomic<int> reads_ = 0;
-};
-
 TEST_F(TransferNodes, BitThatFlipsWhileTheDiskIsReadBackIsRepaired) {
   const fs::path pack = make_large_pack("p", 300);
-  FlipsInMemory flips;
+  std::atomic<int> reads = 0;
+  staging_test::HookedFileSystem flips([&](const FileCall& call) {
+    const ssize_t got = staging_test::real_call(call);
+    const fs::path file = call.path;
+    const bool copy = call.kind == FileCall::Kind::read && file.extension() == ".tar" &&
+                      file.string().find(".incoming-") != std::string::npos;
+    if (copy && got > 1000 && ++reads == 1) call.into[500] ^= std::byte{1};
+    return got;
+  });
   expect_good(put_on(2, pack, {{1, {.system = &flips}}}), pack);
 }
 
 TEST_F(TransferNodes, BitThatFlipsOnTheWayIsFoundOnArrival) {
   const fs::path pack = make_large_pack("p", 300);
-  PutOptions alone;
-  alone.cache_dir = cache(1);
-  alone.sizes.chunk_bytes = kChunk;
-  put({pack.string()}, alone);
-  FlipsOnTheWay flips;
+  put_alone(1, pack);
+  std::atomic<int> reads = 0;  // for other nodes
+  staging_test::HookedFileSystem flips([&](const FileCall& call) {
+    const ssize_t got = staging_test::real_call(call);
+    std::array<char, 16> thread{};
+    ::pthread_getname_np(::pthread_self(), thread.data(), thread.size());
+    if (call.kind == FileCall::Kind::read && thread.data() == std::string(Exchange::kThreadName) &&
+        got > 1000 && ++reads == 2) {
+      call.into[500] ^= std::byte{1};
+    }
+    return got;
+  });
   const auto ends = put_on(2, pack, {{1, {.system = &flips}}});
   EXPECT_EQ(expect_good(ends, pack), kChunk) << "that chunk is read from the source, once";
   EXPECT_THAT(ends[0].note(), HasSubstr("arrived damaged"));
@@ -346,9 +286,7 @@ class OtherJob {
 
 TEST_F(TransferNodes, NodeWhereAnotherJobCopiesMakesACopyOfItsOwnAndNobodyWaits) {
   const fs::path pack = make_large_pack("p", 300);
-  PutOptions probe;
-  probe.cache_dir = folder_ / "probe";
-  const OtherJob other(put({pack.string()}, probe).at(0).object, {cache(1)});
+  const OtherJob other(put_alone(9, pack).object, {cache(1)});
   NodeChange node;
   node.before = [&] { other.forget(); };
   EXPECT_EQ(expect_good(put_on(3, pack, {{0, node}, {1, node}, {2, node}}), pack), size_of(pack));
@@ -356,18 +294,13 @@ TEST_F(TransferNodes, NodeWhereAnotherJobCopiesMakesACopyOfItsOwnAndNobodyWaits)
 
 TEST_F(TransferNodes, SourceThatAnotherJobCopiesOnAllNodesThatLackItIsWaitedForAndThenPutTogether) {
   const fs::path pack = make_large_pack("p", 300);
-  PutOptions probe;
-  probe.cache_dir = folder_ / "probe";
-  const std::string object = put({pack.string()}, probe).at(0).object;
+  const std::string object = put_alone(9, pack).object;
   for (const bool held : {false, true}) {
     SCOPED_TRACE(held);
     for (int node = 0; node < 3; ++node) FileSystem::real().remove_all(cache(node));
     std::vector<fs::path> caches{cache(0), cache(1), cache(2)};
     if (held) {
-      PutOptions alone;
-      alone.cache_dir = cache(2);
-      alone.sizes.chunk_bytes = kChunk;
-      put({pack.string()}, alone);
+      put_alone(2, pack);
       caches.pop_back();
     }
     OtherJob other(object, caches);

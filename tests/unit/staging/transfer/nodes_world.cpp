@@ -1,6 +1,5 @@
 #include "tests/unit/staging/transfer/nodes_world.h"
 
-#include <sched.h>
 #include <sys/mount.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -9,15 +8,14 @@
 #include <thread>
 
 #include "common/files.h"
-#include "common/leaf/port.h"
+#include "common/leaf/network.h"
 
 namespace lockstep::transfer {
 
 namespace fs = std::filesystem;
 
 void have_own_mounts() {
-  if (::unshare(CLONE_NEWNS) != 0 || ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0)
-    fail_errno("cannot make a separate mount namespace");
+  if (!staging_test::own_mounts()) fail_errno("cannot make a separate mount namespace");
 }
 
 void see_instead(const fs::path& place, const fs::path& other) {
@@ -54,8 +52,8 @@ void NodesTest::start(int count, const fs::path& source, std::map<int, NodeChang
         PutOptions options;
         options.cache_dir = cache(node);
         options.file_system = change.system;
-        options.sizes.chunk_bytes = kChunk;
-        options.sizes.mark_bytes = 8 * kChunk;
+        options.sizes.chunk_bytes = staging_test::kChunk;
+        options.sizes.mark_bytes = 8 * staging_test::kChunk;
         options.sizes.lanes = lanes_;
         options.threads = 2;
         if (change.options) change.options(options);
@@ -127,6 +125,13 @@ std::vector<NodeEnd> NodesTest::finish(std::chrono::seconds limit) {
   }
   running_.clear();
   return ends;
+}
+
+PutResult NodesTest::put_alone(int node, const fs::path& source) const {
+  PutOptions options;
+  options.cache_dir = cache(node);
+  options.sizes.chunk_bytes = staging_test::kChunk;
+  return put({source.string()}, options).at(0);
 }
 
 std::uint64_t NodesTest::expect_good(const std::vector<NodeEnd>& ends, const fs::path& source) const {

@@ -1,7 +1,6 @@
 #include "staging/transfer/put.h"
 
 #include <fcntl.h>
-#include <sched.h>
 #include <sys/mount.h>
 #include <unistd.h>
 
@@ -22,19 +21,6 @@ using namespace staging_test;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-/// Moves this process into a separate mount namespace; without root through a user namespace.
-bool own_mounts() {
-  const uid_t uid = ::geteuid();
-  const gid_t gid = ::getegid();
-  if (::unshare(uid == 0 ? CLONE_NEWNS : CLONE_NEWNS | CLONE_NEWUSER) != 0) return false;
-  if (uid != 0) {
-    write_all(open_file("/proc/self/setgroups", O_WRONLY).get(), "deny", "setgroups");
-    write_all(open_file("/proc/self/uid_map", O_WRONLY).get(), fmt::format("{0} {0} 1\n", uid), "uid_map");
-    write_all(open_file("/proc/self/gid_map", O_WRONLY).get(), fmt::format("{0} {0} 1\n", gid), "gid_map");
-  }
-  return ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0;
-}
-
 class TransferPut : public staging_test::StagingTest {
  protected:
   PutOptions options(Verify verify = Verify::quick) const {
@@ -47,7 +33,6 @@ class TransferPut : public staging_test::StagingTest {
   PutResult put_one(const fs::path& source, Verify verify = Verify::quick) const {
     return put({source.string()}, options(verify)).at(0);
   }
-  std::vector<std::string> objects() const { return FileSystem::real().list(folder_ / "cache/objects"); }
 };
 
 TEST_F(TransferPut, CopiesAPackOnceAndFindsItTheNextTime) {

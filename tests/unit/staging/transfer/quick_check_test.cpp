@@ -7,13 +7,17 @@
 #include "staging/transfer/put.h"
 #include "staging/transfer/source_lookup.h"
 #include "tests/unit/staging/staging_world.h"
+#include "tests/unit/staging/watched_file_system.h"
 
 namespace lockstep::transfer {
 namespace {
 
 namespace fs = std::filesystem;
 
+using staging_test::failed_call;
 using staging_test::flip_byte;
+using staging_test::HookedFileSystem;
+using staging_test::real_call;
 using testing::HasSubstr;
 
 constexpr std::uint32_t kLargeChunk = 1U << 16U;
@@ -82,19 +86,13 @@ TEST_F(StageQuickCheck, IfEveryChunkIsDamagedTheFirstWarmHitFindsItAndCopiesAgai
   EXPECT_TRUE(put_one(Verify::full).hit);
 }
 
-/// A disk that changes a byte that is written to it.
-class FlipsOnTheWayToTheDisk : public FileSystem {
- public:
-  ssize_t call(const FileCall& call) override {
-    const ssize_t result = FileSystem::call(call);
-    if (call.kind == Kind::write && result == kLargeChunk && call.offset == 2 * kLargeChunk)
+TEST_F(StageQuickCheck, ABitThatFlippedOnItsWayToTheDiskIsFoundToo) {
+  HookedFileSystem disk([](const FileCall& call) {
+    const ssize_t result = real_call(call);
+    if (call.kind == FileCall::Kind::write && result == kLargeChunk && call.offset == 2 * kLargeChunk)
       flip_byte(call.path, 2 * kLargeChunk + 5);
     return result;
-  }
-};
-
-TEST_F(StageQuickCheck, ABitThatFlippedOnItsWayToTheDiskIsFoundToo) {
-  FlipsOnTheWayToTheDisk disk;
+  });
   const PutResult copy = put_one(Verify::quick, &disk);
   EXPECT_TRUE(finds_in_the_end(copy));
   const PutResult again = put_one(Verify::full);
@@ -132,23 +130,14 @@ TEST_F(StageQuickCheck, APackKeepsItsListOfDigestsToo) {
 }
 
 TEST_F(StageQuickCheck, TheDigestOfALaterTryReplacesThatOfAKilledOne) {
-  class Stops : public FileSystem {
-   public:
-    explicit Stops(std::string source) : source_(std::move(source)) {}
-    ssize_t call(const FileCall& call) override {
-      // Only the source: an error of the cache's disk would discard the copy.
-      const bool reads_chunk = call.kind == Kind::read && call.size == kLargeChunk;
-      if (reads_chunk && std::string(call.path).starts_with(source_) && ++reads_ > 12) {
-        errno = EIO;
-        return -1;
-      }
-      return FileSystem::call(call);
-    }
-
-   private:
-    std::string source_;
-    std::atomic<int> reads_ = 0;  // several threads read
-  } stops((folder_ / "d/").string());
+  const std::string source = (folder_ / "d/").string();
+  std::atomic<int> reads = 0;  // several threads read
+  HookedFileSystem stops([&](const FileCall& call) {
+    // Only the source: an error of the cache's disk would discard the copy.
+    const bool reads_chunk = call.kind == FileCall::Kind::read && call.size == kLargeChunk;
+    const bool of_source = std::string(call.path).starts_with(source);
+    return reads_chunk && of_source && ++reads > 12 ? failed_call(EIO) : real_call(call);
+  });
   EXPECT_THROW(put_one(Verify::quick, &stops), Error);
   for (const std::string& name : FileSystem::real().list(folder_ / "cache/objects"))
     flip_byte(folder_ / "cache/objects" / name / "files/a", 3 * kLargeChunk);

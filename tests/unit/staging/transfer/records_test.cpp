@@ -14,6 +14,7 @@
 #include "staging/transfer/put.h"
 #include "staging/transfer/supervisor.h"
 #include "tests/unit/staging/pack/formats/format_world.h"
+#include "tests/unit/staging/watched_file_system.h"
 
 namespace lockstep::transfer {
 namespace {
@@ -22,31 +23,7 @@ namespace fs = std::filesystem;
 
 using namespace staging_test;
 
-/// Changes an index at the source while it is copied.
-class ChangingIndex : public FileSystem {
- public:
-  enum When { before_it_is_opened, when_it_is_open, before_it_is_read };
-  ChangingIndex(fs::path index, When when, std::function<void()> change)
-      : index_(std::move(index)), when_(when), change_(std::move(change)) {}
-  ssize_t call(const FileCall& call) override {
-    const bool of_index = index_ == call.path;
-    const bool opens = of_index && call.kind == Kind::open;
-    if (opens) happens(before_it_is_opened);
-    if (of_index && call.kind == Kind::read && call.offset == 0) happens(before_it_is_read);
-    const ssize_t result = FileSystem::call(call);
-    if (opens) happens(when_it_is_open);
-    return result;
-  }
-
- private:
-  void happens(When now) {
-    if (now == when_) change_();
-  }
-
-  fs::path index_;
-  When when_;
-  std::function<void()> change_;
-};
+enum class When { before_it_is_opened, when_it_is_open, before_it_is_read };
 
 class StageRecords : public staging_test::StagingTest {
  protected:
@@ -158,7 +135,6 @@ TEST_F(StageRecords, AnIndexThatChangesWhileItIsCopiedIsLeftOutWithALine) {
   const std::function<void()> grow = [&] { std::ofstream(index, std::ios::app) << std::string(5000, 'x'); };
   const std::function<void()> shrink = [&] { fs::resize_file(index, 100); };
   const std::function<void()> vanish = [&] { fs::remove(index); };
-  using When = ChangingIndex::When;
   // A process that has it open still reads the old content.
   const std::vector<std::pair<When, std::function<void()>>> harmless = {
       {When::before_it_is_read, grow}, {When::when_it_is_open, vanish}, {When::before_it_is_read, vanish}};
@@ -174,7 +150,18 @@ TEST_F(StageRecords, AnIndexThatChangesWhileItIsCopiedIsLeftOutWithALine) {
     (void)pack::open(folder_ / "t");
     std::uint64_t bytes = 0;
     for (const auto& [name, content] : content_of(folder_ / "t")) bytes += content.size();
-    ChangingIndex system(index, when, change);
+    const auto happens = [&when = when, &change = change](When now) {
+      if (now == when) change();
+    };
+    HookedFileSystem system([&](const FileCall& call) {
+      const bool opens = index == call.path && call.kind == FileCall::Kind::open;
+      if (opens) happens(When::before_it_is_opened);
+      if (index == call.path && call.kind == FileCall::Kind::read && call.offset == 0)
+        happens(When::before_it_is_read);
+      const ssize_t result = real_call(call);
+      if (opens) happens(When::when_it_is_open);
+      return result;
+    });
     PutOptions options;
     options.cache_dir = folder_ / fmt::format("cache{}", n);
     options.limits.quota = bytes;

@@ -20,7 +20,7 @@
 #include <cstring>
 #include <optional>
 
-#include "common/leaf/port.h"
+#include "common/leaf/network.h"
 #include "staging/transfer/put.h"
 #include "staging/transfer/put_nodes.h"
 #include "staging/transfer/supervisor.h"

@@ -10,7 +10,7 @@
 
 #include "staging/transfer/put.h"
 #include "tests/unit/staging/staging_world.h"
-#include "tests/unit/staging/transfer/source_reads.h"
+#include "tests/unit/staging/watched_file_system.h"
 
 namespace lockstep::transfer {
 namespace {
@@ -50,7 +50,6 @@ class StageSource : public staging_test::StagingTest {
   PutResult put_one(const fs::path& source, Verify verify = Verify::quick) const {
     return put({source.string()}, options(nullptr, verify)).at(0);
   }
-  std::vector<std::string> objects() const { return FileSystem::real().list(folder_ / "cache/objects"); }
 
   /// Restores the source, with its own modification time.
   void restore(const char* source) const {
@@ -146,32 +145,19 @@ TEST_F(StageSource, ThatIsWrittenToWhileItIsCopiedIsRefusedAtEveryRead) {
   }
 }
 
-/// Fails each read of the source, and in between opens of its files, as often as told.
-class FailingSource : public FileSystem {
- public:
-  FailingSource(fs::path folder, int error, int times, Kind kind)
-      : folder_(std::move(folder)), error_(error), times_(times), kind_(kind) {}
-  ssize_t call(const FileCall& call) override {
-    if (call.kind != kind_ || !std::string(call.path).starts_with(folder_.string() + "/")) {
-      return FileSystem::call(call);
-    }
-    if (failed_[call.path]++ >= times_) return FileSystem::call(call);
-    errno = error_;
-    return -1;
-  }
-
- private:
-  fs::path folder_;
-  int error_, times_;
-  Kind kind_;
-  std::map<std::string, int> failed_;
-};
+/// Fails each such call for each file of the source, as often as told.
+HookedFileSystem failing_source(const fs::path& folder, int error, int times, FileCall::Kind kind) {
+  return HookedFileSystem([=, failed = std::map<std::string, int>()](const FileCall& call) mutable {
+    const bool fails = call.kind == kind && std::string(call.path).starts_with(folder.string() + "/");
+    return fails && failed[call.path]++ < times ? failed_call(error) : real_call(call);
+  });
+}
 
 TEST_F(StageSource, ThatCannotBeReachedForAMomentIsTriedAgain) {
   for (const char* source : {"pack", "plain"}) {
     for (const int error : {ESTALE, EIO, ETIMEDOUT}) {
       for (const auto kind : {FileCall::Kind::read, FileCall::Kind::open}) {
-        FailingSource fails(folder_ / source, error, 5, kind);
+        HookedFileSystem fails = failing_source(folder_ / source, error, 5, kind);
         PutOptions with_pauses = options(&fails);
         with_pauses.source_pause = std::chrono::milliseconds(1);
         const PutResult result = put({(folder_ / source).string()}, with_pauses).at(0);
@@ -184,19 +170,13 @@ TEST_F(StageSource, ThatCannotBeReachedForAMomentIsTriedAgain) {
 
 // A handle of NFS that is stale stays so, however often it is read.
 TEST_F(StageSource, WithAStaleHandleIsOpenedAgain) {
-  class Stale : public FileSystem {
-   public:
-    ssize_t call(const FileCall& call) override {
-      const bool of_source = std::string(call.path).find("/plain/") != std::string::npos;
-      if (of_source && call.kind == Kind::open) ++opened_[call.path];
-      if (!of_source || call.kind != Kind::read || opened_[call.path] > 2) return FileSystem::call(call);
-      errno = ESTALE;
-      return -1;
-    }
-
-   private:
-    std::map<std::string, int> opened_;
-  } stale;
+  std::map<std::string, int> opened;
+  HookedFileSystem stale([&](const FileCall& call) {
+    const bool of_source = std::string(call.path).find("/plain/") != std::string::npos;
+    if (of_source && call.kind == FileCall::Kind::open) ++opened[call.path];
+    const bool fails = of_source && call.kind == FileCall::Kind::read && opened[call.path] <= 2;
+    return fails ? failed_call(ESTALE) : real_call(call);
+  });
   PutOptions with_pauses = options(&stale);
   with_pauses.source_pause = std::chrono::milliseconds(1);
   const PutResult result = put({(folder_ / "plain").string()}, with_pauses).at(0);
@@ -204,7 +184,7 @@ TEST_F(StageSource, WithAStaleHandleIsOpenedAgain) {
 }
 
 TEST_F(StageSource, ThatStaysUnreachableSaysHowOftenItWasTried) {
-  FailingSource fails(folder_ / "plain", ETIMEDOUT, 1000, FileCall::Kind::read);
+  HookedFileSystem fails = failing_source(folder_ / "plain", ETIMEDOUT, 1000, FileCall::Kind::read);
   PutOptions with_pauses = options(&fails);
   with_pauses.source_pause = std::chrono::milliseconds(1);
   EXPECT_THAT([&] { put({(folder_ / "plain").string()}, with_pauses); },

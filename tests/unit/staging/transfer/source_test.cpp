@@ -13,7 +13,6 @@ using testing::IsEmpty;
 
 class TransferSource : public staging_test::StagingTest {
  protected:
-  std::string at(const std::string& name) const { return (folder_ / name).string(); }
   std::string name_of(const std::string& name) const { return look_at(resolve_source(at(name))).object; }
 };
 

@@ -1,11 +1,10 @@
-#include "plugin/spank/pinning/gpus.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
 #include <fstream>
 
+#include "plugin/spank/pinning/pinning.h"
 #include "tests/unit/exporters/temporary_folder.h"
 
 namespace lockstep::spank {

@@ -53,14 +53,14 @@ TEST(Pinning, SlurmsGrantIsPassedToLockstepPin) {
 TEST(Pinning, InterleavesMemoryOverTheNamedNodes) {
   std::thread([] {
     if (::syscall(SYS_set_mempolicy, 0, nullptr, 0) != 0) GTEST_SKIP() << "the kernel has no memory policies";
-    interleave_memory({"0", "", "0", "", 1, ""});
+    interleave_memory({0});
     int policy = 0;
     unsigned long nodes[16] = {};
     ASSERT_EQ(::syscall(SYS_get_mempolicy, &policy, nodes, 1024UL, nullptr, 0UL), 0);
     EXPECT_EQ(policy, 3);
     EXPECT_EQ(nodes[0], 1U);
-    EXPECT_THROW(interleave_memory({"0", "", "1000", "", 1, ""}), Error);
-    interleave_memory({"0", "", "", "", 1, ""});  // names no node: does nothing
+    EXPECT_THROW(interleave_memory({1000}), Error);
+    interleave_memory({});  // does nothing
   }).join();
 }
 

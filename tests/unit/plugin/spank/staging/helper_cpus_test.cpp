@@ -1,5 +1,3 @@
-#include "plugin/spank/staging/helper_cpus.h"
-
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -8,6 +6,7 @@
 #include <string>
 
 #include "common/leaf/cpu_list.h"
+#include "plugin/spank/staging/staging.h"
 #include "tests/unit/exporters/temporary_folder.h"
 
 namespace lockstep::spank {

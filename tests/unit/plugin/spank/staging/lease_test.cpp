@@ -1,5 +1,3 @@
-#include "plugin/spank/staging/lease.h"
-
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -12,6 +10,7 @@
 #include <optional>
 
 #include "plugin/spank/process/report.h"
+#include "plugin/spank/staging/staging.h"
 #include "tests/unit/exporters/temporary_folder.h"
 #include "tests/unit/message_of.h"
 

@@ -7,7 +7,7 @@
 #include "common/error.h"
 #include "common/files.h"
 #include "runtime/comm/single/communicator.h"
-#include "runtime/train/checkpoint/digest.h"
+#include "runtime/train/checkpoint/manifest.h"
 #include "tests/unit/exporters/temporary_folder.h"
 
 namespace lockstep::checkpoint {

@@ -1,6 +1,4 @@
 // A line for the report about the load of a checkpoint.
-#include "runtime/train/checkpoint/load_log.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -8,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/files.h"
+#include "runtime/train/checkpoint/reader.h"
 #include "tests/unit/exporters/temporary_folder.h"
 
 namespace lockstep::checkpoint {

@@ -4,8 +4,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "runtime/train/checkpoint/digest.h"
-
 namespace lockstep::checkpoint {
 namespace {
 

@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "common/files.h"
-#include "runtime/train/checkpoint/digest.h"
+#include "runtime/train/checkpoint/manifest.h"
 #include "tests/unit/exporters/temporary_folder.h"
 
 namespace lockstep::checkpoint {

@@ -16,7 +16,7 @@
 #include <thread>
 
 #include "common/leaf/cpu_list.h"
-#include "runtime/train/checkpoint/background.h"
+#include "runtime/train/checkpoint/file_progress.h"
 #include "runtime/train/checkpoint/reader.h"
 #include "tests/unit/exporters/temporary_folder.h"
 #include "tests/unit/staging/watched_file_system.h"

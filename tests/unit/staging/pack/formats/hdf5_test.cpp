@@ -123,8 +123,13 @@ void with_filter(H5Z_filter_t number, const std::function<void()>& work) {
                             .name = "of a test",
                             .can_apply = nullptr,
                             .set_local = nullptr,
-                            .filter = [](unsigned, std::size_t, const unsigned*, std::size_t bytes,
-                                         std::size_t*, void**) { return bytes; }};
+                            // An optional filter may leave out a chunk: here one that begins with 0.
+                            .filter = [](unsigned flags, std::size_t, const unsigned*, std::size_t bytes,
+                                         std::size_t*, void** chunk) {
+                              const bool left_out = (flags & H5Z_FLAG_REVERSE) == 0 &&
+                                                    *static_cast<const std::int32_t*>(*chunk) == 0;
+                              return left_out ? 0 : bytes;
+                            }};
   H5Zregister(&filter);
   work();
   H5Zunregister(number);
@@ -132,7 +137,7 @@ void with_filter(H5Z_filter_t number, const std::function<void()>& work) {
 
 TEST_F(FormatHdf5, AFilterThatIsNotInstalledIsNamedWhenTheDataAreOpened) {
   const Hdf5Lock lock;
-  const auto filtered = [&](H5Z_filter_t number, unsigned flag) {
+  const auto filtered = [&](H5Z_filter_t number, unsigned flag, std::int32_t first = 1) {
     const std::filesystem::path path = folder_ / "x.h5";
     with_filter(number, [&] {
       const Hdf5File file(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT));
@@ -141,8 +146,8 @@ TEST_F(FormatHdf5, AFilterThatIsNotInstalledIsNamedWhenTheDataAreOpened) {
       H5Pset_chunk(created.get(), 1, &chunk);
       H5Pset_filter(created.get(), number, flag, 0, nullptr);
       const Hdf5Dataset dataset(
-          H5Dcreate2(file.get(), "x", H5T_STD_I32LE, rows(3).get(), H5P_DEFAULT, created.get(), H5P_DEFAULT));
-      const std::array<std::int32_t, 3> numbers = {1, 2, 3};
+          H5Dcreate2(file.get(), "x", H5T_STD_I32LE, rows(6).get(), H5P_DEFAULT, created.get(), H5P_DEFAULT));
+      const std::array<std::int32_t, 6> numbers = {first, 2, 3, 4, 5, 6};
       EXPECT_GE(H5Dwrite(dataset.get(), H5T_STD_I32LE, H5S_ALL, H5S_ALL, H5P_DEFAULT, numbers.data()), 0);
     });
     return path;
@@ -152,6 +157,8 @@ TEST_F(FormatHdf5, AFilterThatIsNotInstalledIsNamedWhenTheDataAreOpened) {
                 ThrowsErrorWith("x.h5:/x", "filter 32001 (blosc)", "not installed", "HDF5_PLUGIN_PATH"));
     EXPECT_THAT([&] { open(filtered(31999, flag)); }, ThrowsErrorWith("filter 31999 (of a test)"));
   }
+  EXPECT_THAT([&] { open(filtered(32000, H5Z_FLAG_OPTIONAL, 0))->verify(); },
+              ThrowsErrorWith("x.h5:/x, sample 0", "filter 32000 (lzf)", "not installed"));
   const auto path = filtered(32001, H5Z_FLAG_OPTIONAL);
   with_filter(32001, [&] { open(path)->verify(); });
 }

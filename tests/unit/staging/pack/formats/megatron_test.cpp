@@ -150,8 +150,8 @@ TEST_F(FormatMegatron, DamagedIndexesAreRefusedWithTheReason) {
   };
   const std::string good = megatron_index(4, {3, 2, 4});
   refused(changed(9, bytes_of(std::uint64_t{2})), "version 2");
-  refused(changed(17, "\x0b"), "token type 11 does not exist");
-  refused(changed(17, std::string(1, '\0')), "token type 0 does not exist");
+  refused(changed(17, "\x0b"), "type code 11 is none of Megatron's");
+  refused(changed(17, std::string(1, '\0')), "type code 0 is none of Megatron's");
   refused(changed(18, bytes_of(std::uint64_t{1} << 60)), "too few for");
   refused(changed(26, bytes_of(std::uint64_t{1} << 62)), "too few for");
   refused(changed(kLengths + 4, bytes_of(std::int32_t{-2})), "sequence 1 has -2 tokens");

@@ -2,7 +2,7 @@
 
 #include "staging/pack/formats/format_check.h"
 #include "staging/pack/reader.h"
-#include "staging/pack/write/sample_source.h"
+#include "staging/pack/write/convert.h"
 #include "tests/unit/staging/pack/formats/format_world.h"
 
 namespace lockstep::pack {
@@ -64,6 +64,12 @@ TEST_F(FormatTables, ATruncatedHdf5FileIsRefused) {
     fs::resize_file(file, fs::file_size(file) - 1);
     EXPECT_THAT([&] { check(file); }, ThrowsErrorWith(name, "truncated to"));
     EXPECT_THAT([&] { open(file); }, ThrowsErrorWith(name, "truncated to"));
+  }
+  // Folders above the data, and a file that is named alone, may have any name.
+  fs::create_directory(folder_ / ".git");
+  for (const char* name : {".git/only.h5", "only.nc"}) {
+    fs::copy_file(folder_ / "hdf5/only.h5", folder_ / name);
+    EXPECT_THAT([&] { check(folder_ / name); }, ThrowsErrorWith(name, "truncated to"));
   }
   write("x.h5", "no such thing");
   EXPECT_THAT([&] { check(folder_ / "x.h5"); }, ThrowsErrorWith("x.h5: not an HDF5 file"));

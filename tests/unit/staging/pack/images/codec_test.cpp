@@ -177,6 +177,10 @@ TEST(Image, FindsTheOrientationThatACameraStored) {
       EXPECT_EQ(exif_orientation(png_with(png, "eXIf" + exif(big, orientation), true)), orientation);
     }
   }
+  using namespace std::string_literals;  // a number of four bytes
+  EXPECT_EQ(
+      exif_orientation(jpeg_with_exif("MM\0\x2a\0\0\0\x08\0\x01\x01\x12\0\x04\0\0\0\x01\0\0\0\x06\0\0\0\0"s)),
+      6);
   EXPECT_EQ(exif_orientation(png), 1);
   EXPECT_EQ(exif_orientation(jpeg_of(gradient(3), 3)), 1);
   EXPECT_EQ(exif_orientation(jpeg_with_exif(exif(true, 9))), 1);

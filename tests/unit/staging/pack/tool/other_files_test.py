@@ -169,14 +169,23 @@ class Tar(World):
         self.assertNotIn("follow", self.done("index", plain))
         self.assertEqual(json.loads(self.done("verify", plain, "--json"))["notes"], [])
 
-    def test_empty_shards_have_no_samples(self):
+    def test_empty_shards_have_no_samples_and_compressed_ones_are_counted(self):
         folder = self.write("web/x-0.tar", files.tar_of({"a.txt": b"a"})).parent
         self.write("web/x-1.tar", files.end(b""))
         self.write("web/x-2.tar", b"")
-        self.assert_in_all([": 1 samples", "2 shards hold no samples", "x-1.tar"], self.done("index", folder))
+        self.write("web/x-3.tar.gz", b"")
+        self.write("web/x-4.TGZ", b"")
+        self.assert_in_all([": 1 samples", "2 shards hold no samples", "x-1.tar", "compressed tar files are left out: 2, such as x-"],
+                           self.done("index", folder))
         self.done("verify", folder)
         self.write("none/x.tar", files.end(b""))
         self.assertIn("its tar files hold no samples", self.refused("index", "none"))
+
+    def test_tar_files_that_an_older_index_lacks_are_counted(self):
+        folder = self.write("web/0.tar", files.tar_of({"a.txt": b"a"})).parent
+        self.assertNotIn("does not have", self.done("index", folder))
+        self.write("web/1.tar", files.tar_of({"b.txt": b"b"}))
+        self.assert_in_all([": 1 samples", "index.lockstep does not have: 1, such as 1.tar"], self.done("index", folder))
 
     def test_tar_files_in_tar_files_are_named(self):
         tar = files.tar_of({"a.jpg": b"a"})
@@ -188,6 +197,22 @@ class Tar(World):
         self.assertIn(": 1 samples", self.done("index", other))
         self.write("packed/x.tar", files.gzip.compress(files.tar_of({"a.jpg": b"a"})))
         self.assert_in_all(["x.tar", "compressed with gzip", "gzip -dc"], self.refused("index", "packed"))
+
+    def test_members_without_bytes_of_their_own_are_refused_with_what_to_do(self):
+        one = files.member(b"a.jpg", b"a")
+        for number, (name, content, advice) in enumerate((
+                ("b.jpg", files.member(b"b.jpg", b"", kind=b"1", link=b"a.jpg"), "a hard link: make the tar file with --hard-dereference"),
+                ("b.jpg", files.member(b"b.jpg", b"", kind=b"2", link=b"a.jpg"), "a symbolic link: make the tar file with --dereference"),
+                ("b.jpg", files.sparse_member(b"b.jpg"), "(sparse): make the tar file without --sparse"),
+                ("d/b.jpg", files.sparse_pax_member(b"d/b.jpg"), "(sparse): make the tar file without --sparse"))):
+            self.write(f"{number}/x.tar", files.end(one + content))
+            self.assert_in_all(["x.tar", f"member '{name}'", advice], self.refused("index", f"{number}"))
+        # Members that are left out may have any form.
+        others = files.sparse_member(b"._a.jpg") + files.sparse_pax_member(b"._b.jpg") + files.member(b"d/", b"Ya.jpg\0\0", kind=b"D")
+        folder = self.write("web/x.tar", files.end(others + one)).parent
+        self.assert_in_all([": 1 samples", "2 members are left out"], self.done("index", folder))
+        self.done("verify", folder)
+        self.assert_as_web_data_set(folder)
 
     def test_damaged_tar_files_are_refused_with_the_offset(self):
         good = files.tar_of({"a.txt": b"a", "b.txt": b"b"})
@@ -202,7 +227,8 @@ class Folders(World):
         for name in ("a.jpg", "a.cls", "sub/b.jpg", "sub/b.cls"):
             self.write(f"photos/{name}", b"xy")
         strays = [".DS_Store", "._a.jpg", "Thumbs.db", "desktop.ini", "README", "sub/.DS_Store", "sub/THUMBS.DB", "sub/Readme.md",
-                  "__MACOSX/._a.jpg", ".git/config", "@eaDir/a.jpg/x.jpg", "LICENSE.txt"]
+                  "__MACOSX/._a.jpg", ".git/config", "@eaDir/a.jpg/x.jpg", "LICENSE.txt", "lost+found/a.jpg", ".cache/huggingface/a.jpg.metadata",
+                  "#recycle/a.jpg", ".@__thumb/a.jpg", "sub/~$b.jpg", ".~lock.a.jpg#", ".svn/entries", "Network Trash Folder/a.jpg"]
         for name in strays:
             self.write(f"photos/{name}", b"x")
         line = self.done("create", "photos", "--out", "pack")
@@ -217,6 +243,9 @@ class Folders(World):
     def test_a_folder_of_tar_files_is_not_packed_again(self):
         folder = self.write("web/x.tar", files.tar_of({"a.txt": b"a"})).parent
         self.assertIn(f"run lockstep-pack index {folder}", self.refused("create", folder, "--out", "pack"))
+        for index in ("wids.json", "x.idx", "index.lockstep"):
+            self.write(f"web/{index}", b"{}")
+            self.assertIn(f"run lockstep-pack index {folder}", self.refused("create", folder, "--out", "pack"))
         for number, name in enumerate(("x.TAR", "x.tgz", "x.tar.zst", "x.Tar.Z")):
             folder = self.write(f"{number}/{name}", files.gzip.compress(b"x")).parent
             self.assert_in_all(["holds tar files", "run lockstep-pack index", "--filter '*'"], self.refused("create", folder, "--out", "pack"))
@@ -247,6 +276,7 @@ class Folders(World):
         self.write("megatron/a.idx", files.megatron(8, [2])[0])
         self.write("megatron/a.bin", files.megatron(8, [2])[1])
         self.write("megatron/._a.idx", files.APPLE_DOUBLE)
+        self.write("megatron/corpus.jsonl.gz", b"")
         self.assertIn(": 1 samples", self.done("stats", "megatron"))
 
     def test_records_are_recognised_by_their_content(self):
@@ -258,6 +288,22 @@ class Folders(World):
                 self.write(f"{folder}/{other}", b"" if other == "_SUCCESS" else b"other")
             self.assertIn(": 4 samples", self.done("index", folder))
             self.assertIn(": 2 samples", self.done("verify", f"{folder}/{names[0]}"))
+
+    def test_a_folder_of_records_with_other_names_is_named(self):
+        for number, (name, content, ending) in enumerate((("train.tf", files.tfrecord([b"one"]), ".tfrecord"),
+                                                          ("train.tfrecord.0", files.tfrecord([b"one"]), ".tfrecord"),
+                                                          ("train.db", files.lmdb({b"a": b"b"}), ".mdb"))):
+            path = self.write(f"{number}/{name}", content)
+            self.assert_in_all([str(path), f"of a {ending} file: name the file"], self.refused("stats", path.parent))
+            self.assertIn(": 1 samples", self.done("stats", path))
+
+    def test_compressed_files_beside_others_are_not_missing_without_a_word(self):
+        for folder, name, content in (("named", "b.tfrecord", files.tfrecord([b"two"])), ("counted", "part-r-00001", files.tfrecord([b"two"]))):
+            self.write(f"{folder}/{name[:-1]}0" if folder == "counted" else f"{folder}/a.tfrecord", content)
+            packed = self.write(f"{folder}/{name}.gz", files.gzip.compress(content))
+            self.assert_in_all([str(packed), "compressed", "unpack it"], self.refused("stats", folder))
+            self.write(f"{folder}/{name}", content)
+            self.assertIn(": 2 samples", self.done("stats", folder))
 
     def test_every_advice_is_right_for_its_file(self):
         for number, (name, content, advice) in enumerate(files.strange_files()):
@@ -297,7 +343,9 @@ class Tables(World):
         self.pair("other", files.megatron(8, [3, 2, 4], size=4))
         self.assert_in_all(["type code 8 means u16 (2 bytes)", "tokens of 4 bytes"], self.refused("stats", "other"))
         self.pair("none", files.megatron(11, [3], size=2))
-        self.assertIn("token type 11 does not exist", self.refused("stats", "none"))
+        self.assert_in_all(["type code 11 is none of Megatron's", "with Megatron-Core"], self.refused("stats", "none"))
+        self.pair("floats", files.megatron(6, [0, 3, 2], size=2))  # an empty document first
+        self.assert_in_all(["type code 6 means f64 (8 bytes)", "tokens of 2 bytes"], self.refused("stats", "floats"))
 
     def test_files_of_fairseq_are_read(self):
         source = self.pair("f", files.fairseq(8, [3, 2, 4]))
@@ -322,6 +370,7 @@ class Tables(World):
         self.write("s/b", b"xy")
         self.done("create", "s", "--out", "p", "--token-bytes", 2)
         self.assertRegex(self.done("make", "p", "--ranks", 1, "--cap", 5, tool="lockstep-plan"), "empty +1 samples")
+        self.assertIn("1 of 2 samples are empty (the first is 0)", self.done("verify", "p"))
         self.pair("none", files.megatron(8, [0, 0]))
         self.assertIn("all its samples are empty", self.refused("make", "none", "--ranks", 1, "--cap", 5, tool="lockstep-plan"))
 
@@ -329,6 +378,8 @@ class Tables(World):
         entries = {b"%04d" % number: b"sample" for number in range(5)} | {b"length": b"5", b"__keys__": b"pickled", b"__len__": b"5"}
         self.write("db/data.mdb", files.lmdb(entries))
         self.write("db/lock.mdb", b"")
+        self.write("more/data.mdb", files.lmdb({b"0": b"", b"KEYS": b"", b"Length\0": b"", b"num_examples": b"9", b"sized": b"", b"length-1": b""}))
+        self.assertIn("3 of the samples seem", self.done("verify", "more"))
         line = self.done("verify", "db")
         self.assert_in_all([": 8 samples", "3 of the samples seem", "--leave-out __keys__", "--leave-out __len__", "--leave-out length"], line)
         line = self.done("stats", "--leave-out", "length", "--leave-out", "__*__", "db")

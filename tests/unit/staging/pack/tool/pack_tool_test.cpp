@@ -7,7 +7,7 @@
 
 #include "common/files.h"
 #include "common/process.h"
-#include "staging/pack/tool/packing_verb.h"
+#include "staging/pack/tool/until_stopped.h"
 #include "tests/unit/staging/pack/formats/format_world.h"
 
 namespace lockstep::pack {

@@ -8,9 +8,9 @@
 #include "staging/pack/reader.h"
 #include "staging/pack/write/create.h"
 #include "staging/pack/write/file_list.h"
-#include "staging/pack/write/journal.h"
-#include "tests/unit/staging/every_call.h"
+#include "staging/pack/write/packer.h"
 #include "tests/unit/staging/staging_world.h"
+#include "tests/unit/staging/watched_file_system.h"
 
 namespace lockstep::pack {
 namespace {

@@ -10,8 +10,8 @@
 #include "staging/pack/write/create.h"
 #include "staging/pack/write/file_list.h"
 #include "staging/pack/write/packer.h"
-#include "tests/unit/staging/every_call.h"
 #include "tests/unit/staging/staging_world.h"
+#include "tests/unit/staging/watched_file_system.h"
 
 namespace lockstep::pack {
 namespace {
@@ -156,24 +156,18 @@ TEST_F(PackConvert, KilledOrFailedAtAnySystemCallItPublishesNothingAndTheNextCal
   EXPECT_GT(fail_at_every_call(every, ENOSPC), 10);
 }
 
-/// Writes other bytes than it is given.
-class CorruptingFileSystem : public FileSystem {
- public:
-  ssize_t call(const FileCall& call) override {
-    if (call.kind != Kind::write) return FileSystem::call(call);
+TEST_F(PackConvert, AWrongCopyIsDetected) {
+  make_pack("p", {{"a.txt", std::string(3000, 'n')}});
+  HookedFileSystem files([](const FileCall& call) {
+    if (call.kind != FileCall::Kind::write) return real_call(call);
     std::vector<std::byte> bytes(call.from, call.from + call.size);
     const std::vector<std::byte> pattern(8, std::byte{'n'});
     const auto at = std::search(bytes.begin(), bytes.end(), pattern.begin(), pattern.end());
     if (at != bytes.end()) *at = std::byte{'m'};
     FileCall changed = call;
     changed.from = bytes.data();
-    return FileSystem::call(changed);
-  }
-};
-
-TEST_F(PackConvert, AWrongCopyIsDetected) {
-  make_pack("p", {{"a.txt", std::string(3000, 'n')}});
-  CorruptingFileSystem files;
+    return real_call(changed);
+  });
   ConvertOptions broken = options("p", "q");
   broken.system = &files;
   EXPECT_THAT([&] { convert(broken); }, ThrowsErrorWith("shard-000000.tar, sample 0"));

@@ -8,6 +8,7 @@
 #include "staging/transfer/copy/chunk_plan.h"
 #include "staging/transfer/put.h"
 #include "tests/unit/staging/staging_world.h"
+#include "tests/unit/staging/watched_file_system.h"
 
 namespace lockstep::transfer {
 namespace {
@@ -18,21 +19,6 @@ using namespace staging_test;
 using testing::ElementsAre;
 
 constexpr int kEndedEarly = 99;
-
-/// Ends the process when this many marks have been written to the journal.
-class DiesAfterMark : public FileSystem {
- public:
-  explicit DiesAfterMark(int marks) : marks_(marks) {}
-  ssize_t call(const FileCall& call) override {
-    const ssize_t result = FileSystem::call(call);
-    const bool mark = call.kind == Kind::fsync && fs::path(call.path).filename() == "journal";
-    if (mark && --marks_ == 0) ::_exit(kEndedEarly);
-    return result;
-  }
-
- private:
-  std::atomic<int> marks_;
-};
 
 class TransferResume : public staging_test::StagingTest {
  protected:
@@ -46,9 +32,17 @@ class TransferResume : public staging_test::StagingTest {
     options.source_pause = std::chrono::milliseconds(1);
     return options;
   }
+  /// Puts the source in a process that ends when this many marks have been written to the journal.
   void kill_after(const fs::path& source, int marks) const {
     ASSERT_EQ(in_child([&] {
-                DiesAfterMark system(marks);
+                std::atomic<int> left = marks;
+                HookedFileSystem system([&](const FileCall& call) {
+                  const ssize_t result = real_call(call);
+                  const bool mark =
+                      call.kind == FileCall::Kind::fsync && fs::path(call.path).filename() == "journal";
+                  if (mark && --left == 0) ::_exit(kEndedEarly);
+                  return result;
+                });
                 put({source.string()}, options(&system));
               }),
               kEndedEarly);
@@ -74,6 +68,7 @@ TEST_F(TransferResume, PlainFoldersAreContinuedToo) {
   for (int i = 0; i < 40; ++i)
     write(fmt::format("d/{}/x", i), std::string(10'000, static_cast<char>('a' + i % 26)));
   kill_after(folder_ / "d", 3);
+  staging_test::flip_byte(incoming() / "files/0/x", 100);  // no index tells that it is wrong
   const PutResult result = put({(folder_ / "d").string()}, options()).at(0);
   EXPECT_GE(result.resumed, 8 * kChunk);
   EXPECT_EQ(result.from_source + result.resumed, result.bytes);
@@ -126,28 +121,14 @@ TEST_F(TransferResume, ShardThatWasRepairedAtTheSourceMeanwhileIsReadAgain) {
   EXPECT_EQ(content_of(result.path), content_of(pack));
 }
 
-/// A source that fails after some reads.
-class SourceFails : public FileSystem {
- public:
-  SourceFails(fs::path folder, int reads) : folder_(std::move(folder)), reads_(reads) {}
-  ssize_t call(const FileCall& call) override {
-    const bool of_source =
-        call.kind == Kind::read && std::string(call.path).starts_with(folder_.string() + "/");
-    if (of_source && --reads_ < 0) {
-      errno = EIO;
-      return -1;
-    }
-    return FileSystem::call(call);
-  }
-
- private:
-  fs::path folder_;
-  std::atomic<int> reads_;
-};
-
 TEST_F(TransferResume, ChunksAreKeptIfTheSourceFails) {
   const fs::path pack = make_large_pack("p", 200);
-  SourceFails fails(pack, 25);
+  std::atomic<int> left = 25;
+  HookedFileSystem fails([&](const FileCall& call) {
+    const bool of_source =
+        call.kind == FileCall::Kind::read && std::string(call.path).starts_with(pack.string() + "/");
+    return of_source && --left < 0 ? failed_call(EIO) : real_call(call);
+  });
   EXPECT_THAT([&] { put({pack.string()}, options(&fails)); }, staging_test::ThrowsErrorWith("Input/output"));
   const PutResult result = put({pack.string()}, options()).at(0);
   EXPECT_GE(result.resumed, 15 * kChunk);

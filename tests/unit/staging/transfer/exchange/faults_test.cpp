@@ -29,6 +29,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
+using staging_test::HookedFileSystem;
+using staging_test::kChunk;
+using staging_test::real_call;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 using std::chrono::steady_clock;
@@ -329,24 +332,18 @@ TEST_F(ExchangeFaults, TwoNodesThatSendOtherBytesThanTheSourceHasAreBothNamed) {
 }
 
 /// A disk on which some calls take a while.
-class DelayedCalls : public FileSystem {
- public:
-  DelayedCalls(milliseconds delay, std::function<bool(const FileCall& call)> delayed)
-      : delay_(delay), delayed_(std::move(delayed)) {}
-  ssize_t call(const FileCall& call) override {
-    if (delayed_(call)) std::this_thread::sleep_for(delay_);
-    return FileSystem::call(call);
-  }
-
- private:
-  milliseconds delay_;
-  std::function<bool(const FileCall& call)> delayed_;
-};
+HookedFileSystem delayed_calls(milliseconds delay, std::function<bool(const FileCall& call)> delayed) {
+  return HookedFileSystem([delay, delayed = std::move(delayed)](const FileCall& call) {
+    if (delayed(call)) std::this_thread::sleep_for(delay);
+    return real_call(call);
+  });
+}
 
 // With so little memory, nodes that waited for each other to send before they receive would wait for ever.
 TEST_F(ExchangeFaults, NodesWithOneBufferAndSlowDisksDoNotWaitForEachOther) {
   const fs::path pack = make_large_pack("p", 300);
-  DelayedCalls disk(milliseconds(3), [](const FileCall& call) { return call.kind == FileCall::Kind::write; });
+  HookedFileSystem disk =
+      delayed_calls(milliseconds(3), [](const FileCall& call) { return call.kind == FileCall::Kind::write; });
   std::map<int, NodeChange> changes;
   for (int node = 0; node < 4; ++node) {
     changes[node].system = &disk;
@@ -361,7 +358,7 @@ TEST_F(ExchangeFaults, NodesWithOneBufferAndSlowDisksDoNotWaitForEachOther) {
 TEST_F(ExchangeFaults, SlowSyncsOfTheNodesDoNotAddUp) {
   constexpr milliseconds kSync{1000};  // on a busy machine, ten processes take a while to start
   const fs::path pack = make_large_pack("p", 50);
-  DelayedCalls slow(kSync, [](const FileCall& call) {
+  HookedFileSystem slow = delayed_calls(kSync, [](const FileCall& call) {
     return call.kind == FileCall::Kind::fsync || call.kind == FileCall::Kind::syncfs;
   });
   const auto seconds_on = [&](int count) {
@@ -380,12 +377,9 @@ TEST_F(ExchangeFaults, SlowSyncsOfTheNodesDoNotAddUp) {
 
 TEST_F(ExchangeFaults, HolderWithASlowDiskIsNotGivenUp) {
   const fs::path pack = make_large_pack("p", 300);
-  PutOptions alone;
-  alone.cache_dir = cache(1);
-  alone.sizes.chunk_bytes = kChunk;
-  put({pack.string()}, alone);
+  put_alone(1, pack);
   // Reading all of it takes far longer than a node may be silent.
-  DelayedCalls slow(milliseconds(50), [](const FileCall& call) {
+  HookedFileSystem slow = delayed_calls(milliseconds(50), [](const FileCall& call) {
     return call.kind == FileCall::Kind::read && fs::path(call.path).extension() == ".tar";
   });
   peer_timeouts_.quiet = milliseconds(500);

@@ -1,6 +1,5 @@
 // System calls of one node do not return: the node is named, and the others continue without it.
 
-#include <sys/mount.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -9,7 +8,6 @@
 #include <csignal>
 #include <thread>
 
-#include "common/process.h"
 #include "staging/step/stage_step.h"
 #include "tests/unit/staging/step/stage_step_world.h"
 #include "tests/unit/staging/transfer/nodes_world.h"
@@ -23,7 +21,6 @@ namespace fs = std::filesystem;
 using namespace staging_test;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
-using std::chrono::steady_clock;
 using testing::AllOf;
 using testing::HasSubstr;
 using testing::IsEmpty;
@@ -41,23 +38,6 @@ class ExchangeHang : public NodesTest {
 using ExchangeHangLanes = WithLanes<ExchangeHang>;
 INSTANTIATE_TEST_SUITE_P(Lanes, ExchangeHangLanes, kLanes);
 
-TEST_P(ExchangeHangLanes, NodeWhoseReadHangsFailsAllAndIsNamed) {
-  const fs::path pack = make_large_pack("p", 300);
-  SourceReads hangs(pack, [](const SourceRead& read) {
-    if (read.of_shards == 1) hang();
-  });
-  const auto begin = steady_clock::now();
-  const auto ends = put_on(3, pack, {{1, {.system = &hangs}}});
-  EXPECT_LT(steady_clock::now() - begin, seconds(60));
-  for (const NodeEnd& end : ends) {
-    EXPECT_EQ(end.code, 1);
-    EXPECT_THAT(end.error,
-                AllOf(HasSubstr("127.0.0.1:0: no answer from " + pack.string()), HasSubstr(" for 2.00 s: ")));
-  }
-  expect_good(put_on(3, pack), pack);
-}
-
-// A failing disk does not answer, just as a file server that is gone.
 TEST_P(ExchangeHangLanes, NodeWhoseDiskHangsFailsAllAndIsNamed) {
   const fs::path pack = make_large_pack("p", 300);
   source_patience_ = milliseconds(500);
@@ -115,63 +95,6 @@ TEST_F(ExchangeHang, NoTimePassesForAStoppedProcess) {
   resume(1);
   expect_good(finish(), pack);
 }
-
-#ifdef LOCKSTEP_METERED_FS  // built if fuse3 is installed
-/// A file system in user space that shows a folder at another place, as long as this object lives.
-class Metered {
- public:
-  Metered(const fs::path& folder, fs::path place, const std::string& meter) : place_(std::move(place)) {
-    fs::create_directories(place_);
-    server_ = start_child([&] {
-      ::execl(LOCKSTEP_METERED_FS, LOCKSTEP_METERED_FS, "mount", folder.c_str(), place_.c_str(), "--meter",
-              meter.c_str(), "--machine", place_.filename().c_str(), nullptr);
-      fail_errno("metered-fs");
-    });
-    while (fs::is_empty(place_)) {
-      if (::waitpid(server_, nullptr, WNOHANG) != 0) fail("metered-fs ended");
-      std::this_thread::sleep_for(milliseconds(5));
-    }
-  }
-  ~Metered() {
-    ::umount2(place_.c_str(), MNT_DETACH);
-    ::kill(server_, SIGKILL);
-    end_of(server_);
-  }
-  Metered(const Metered&) = delete;
-  Metered& operator=(const Metered&) = delete;
-  pid_t server() const { return server_; }
-
- private:
-  fs::path place_;
-  pid_t server_ = 0;
-};
-
-// A stopped file system in user space blocks its readers, as a network file system without a server does.
-// Only the first node has it: the node that looks at the source for all.
-TEST_P(ExchangeHangLanes, FileSystemThatDoesNotAnswerFailsAllNodes) {
-  if (::geteuid() != 0 || ::access("/dev/fuse", R_OK | W_OK) != 0) GTEST_SKIP() << "needs root and /dev/fuse";
-  const fs::path pack = make_large_pack("p", 300);
-  fs::create_directories(folder_ / "real");
-  fs::rename(pack, folder_ / "real/p");
-  fs::create_directories(pack);
-  const std::string meter = folder_ / "meter";
-  ASSERT_EQ(run_process({LOCKSTEP_METERED_FS, "meter", meter, "--create"}).exit_code, 0);
-  have_own_mounts();
-  // The other nodes see a file system that answers.
-  const Metered stopped(folder_ / "real/p", folder_ / "stopped", meter);
-  const Metered working(folder_ / "real/p", folder_ / "working", meter);
-  std::map<int, NodeChange> changes;
-  for (int node = 0; node < 3; ++node) {
-    changes[node].before = [&, node] { see_instead(pack, folder_ / (node == 0 ? "stopped" : "working")); };
-  }
-  ::kill(stopped.server(), SIGSTOP);
-  const auto ends = put_on(3, pack, changes);
-  for (const NodeEnd& end : ends) {
-    EXPECT_EQ(end.code, 1);
-    EXPECT_THAT(end.error, AllOf(HasSubstr(pack.string()), HasSubstr("no answer from")));
-  }
-}
-#endif
 
 /// The read of the second chunk hangs. Only then is the first chunk delivered. A little later, the call that
 /// links it into the job's folder hangs, while the process holds that folder's lock.
@@ -244,7 +167,7 @@ class StepHang : public staging_test::StageStep {
     return codes;
   }
   /// Waits for the processes that go on in the background.
-  static void end_background(Srun& srun) {
+  static void end_background(StepSrun& srun) {
     for (int node = 0; node < kNodes; ++node) ::wait(nullptr);
     srun.end();
   }
@@ -290,7 +213,7 @@ TEST_P(StepHangLanes, NodeWhoseReadHangsReadsFromTheSourceAndTheOthersGoOn) {
   const fs::path pack = make_big_pack("p");
   ReadHangs hangs(pack);
   system_ = &hangs;
-  Srun srun;
+  StepSrun srun;
   start_all(pack, StepMode::block, OnError::source);
   EXPECT_THAT(finish(), testing::Each(0));
   EXPECT_THAT(srun.end(), IsEmpty());
@@ -309,7 +232,7 @@ TEST_F(StepHang, NodeWhoseProcessCannotBeKilledReadsFromTheSourceToo) {
     hang();
   });
   system_ = &hangs;
-  Srun srun;
+  StepSrun srun;
   start_all(pack, StepMode::block, OnError::source, [&](int node) {
     if (node != kStuck) return;
     const fs::path cache = at(fmt::format("cache{}", node));
@@ -327,7 +250,7 @@ TEST_P(StepHangLanes, TheOthersGoOnInTheBackgroundToo) {
   const fs::path pack = make_big_pack("p");
   ReadHangs hangs(pack);
   system_ = &hangs;
-  Srun srun;
+  StepSrun srun;
   start_all(pack, StepMode::background, OnError::fail);
   EXPECT_THAT(finish(), testing::Each(0));
   end_background(srun);
@@ -338,7 +261,7 @@ TEST_P(StepHangLanes, TheNextNodeLooksAtTheSourceForAllIfTheFirstHasLeft) {
   if (::geteuid() != 0) GTEST_SKIP() << "needs root to mount";
   const fs::path pack = make_big_pack("p");
   fs::create_directory(folder_ / "nothing");
-  Srun srun;
+  StepSrun srun;
   start_all(pack, StepMode::block, OnError::source, [&](int node) {
     if (node != 0) return;
     see_instead(pack, folder_ / "nothing");
@@ -353,7 +276,7 @@ TEST_P(StepHangLanes, IfAFailureEndsTheStepTheLineNamesTheNodeWhoseReadHangs) {
   const fs::path pack = make_big_pack("p");
   ReadHangs hangs(pack);
   system_ = &hangs;
-  Srun srun;
+  StepSrun srun;
   start_all(pack, StepMode::block, OnError::fail);
   EXPECT_THAT(finish(), testing::Each(1));
   EXPECT_THAT(srun.end(),
@@ -366,7 +289,7 @@ TEST_P(StepHangLanes, IfADiskHangsTheLineSaysSoAndTheHelperEnds) {
   system_ = &hangs;
   for (const OnError on_error : {OnError::fail, OnError::source}) {
     SCOPED_TRACE(on_error == OnError::fail);
-    Srun srun;
+    StepSrun srun;
     start_all(pack, StepMode::block, on_error);
     EXPECT_THAT(finish(), testing::Each(1));
     EXPECT_THAT(srun.end(), testing::StartsWith(fmt::format(
@@ -379,7 +302,7 @@ TEST_P(StepHangLanes, IfADiskHangsInTheBackgroundTheOthersGoOn) {
   const fs::path pack = make_big_pack("p");
   WriteHangs hangs;
   system_ = &hangs;
-  Srun srun;
+  StepSrun srun;
   start_all(pack, StepMode::background, OnError::fail);
   EXPECT_THAT(finish(), testing::Each(0));
   end_background(srun);
@@ -394,7 +317,7 @@ TEST_F(StepHang, AHangingNodeReleasesTheLockOfTheJobsFolder) {
   HangsWhileItLinks hangs(folder_ / "plain");
   system_ = &hangs;
   cooperate_ = false;
-  Srun srun;
+  StepSrun srun;
   start_all(folder_ / "plain", StepMode::background, OnError::fail);
   EXPECT_THAT(finish(), testing::Each(0));
   for (int node = 0; node < kNodes; ++node) {

@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include "common/error.h"
-#include "runtime/data/plan/mixture/mixture.h"
 #include "runtime/data/plan/planner.h"
 #include "tests/unit/runtime/data/plan/mixture/mixture_world.h"
 #include "tests/unit/runtime/data/plan/oracle/plan_check.h"

@@ -1,4 +1,3 @@
-#include "runtime/data/plan/mixture/mixture.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "runtime/data/plan/mixture/mixture.h"
 #include "runtime/data/plan/order/random.h"
 #include "runtime/data/plan/planner.h"
 #include "tests/unit/runtime/data/plan/length_lists.h"

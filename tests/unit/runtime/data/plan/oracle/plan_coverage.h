@@ -12,7 +12,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "runtime/data/plan/mixture/mixture.h"
+#include "runtime/data/plan/planner.h"
 
 namespace lockstep::data {
 

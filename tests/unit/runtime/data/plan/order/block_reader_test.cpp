@@ -1,11 +1,10 @@
-#include "runtime/data/plan/order/block_reader.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
 
 #include "common/error.h"
+#include "runtime/data/plan/order/order.h"
 #include "runtime/data/plan/planner.h"
 #include "tests/unit/runtime/data/plan/length_lists.h"
 #include "tests/unit/runtime/data/plan/order/samples_of_block.h"

@@ -9,9 +9,6 @@
 #include <optional>
 #include <random>
 
-#include "runtime/data/plan/steps/length_sort.h"
-#include "runtime/data/plan/steps/padded_cut.h"
-
 namespace lockstep::data {
 namespace {
 

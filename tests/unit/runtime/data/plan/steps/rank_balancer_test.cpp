@@ -7,8 +7,6 @@
 #include <numeric>
 #include <random>
 
-#include "runtime/data/plan/steps/rank_tree.h"
-
 namespace lockstep::data {
 namespace {
 

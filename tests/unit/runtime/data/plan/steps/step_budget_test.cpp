@@ -9,9 +9,8 @@
 #include <random>
 #include <set>
 
-#include "runtime/data/plan/order/block_reader.h"
+#include "runtime/data/plan/order/order.h"
 #include "runtime/data/plan/planner.h"
-#include "runtime/data/plan/step_sizes.h"
 #include "runtime/data/plan/steps/step_packer.h"
 #include "tests/unit/runtime/data/plan/length_lists.h"
 #include "tests/unit/runtime/data/plan/plan_rules.h"

@@ -15,7 +15,6 @@
 namespace lockstep::data {
 namespace {
 
-using testing::AllOf;
 using testing::HasSubstr;
 
 class StepOptions : public PlanTool {
@@ -55,17 +54,8 @@ TEST_F(StepOptions, StepTokensAreTheBudgetOfEveryStep) {
   EXPECT_FALSE(lines_of(read_text_file(plan()))[0].contains("step_tokens"));
 }
 
-TEST_F(StepOptions, RandomnessIsRefusedWithTheReasonAndItsReplacement) {
-  for (const char* value : {"1.5", "nonsense"}) {
-    const ProcessResult result =
-        tool({"make", "--lengths", lengths(), "--ranks", "2", "--cap", "100", "--randomness", value});
-    EXPECT_EQ(result.exit_code, 2);
-    EXPECT_THAT(result.error, AllOf(HasSubstr("--randomness no longer exists"), HasSubstr("random draws"),
-                                    HasSubstr("--stretch")));
-    EXPECT_EQ(std::count(result.error.begin(), result.error.end(), '\n'), 1) << result.error;
-  }
+TEST_F(StepOptions, HelpNamesThem) {
   const std::string help = tool({"make", "--help"}).output;
-  EXPECT_THAT(help, testing::Not(HasSubstr("randomness")));
   for (const char* option : {"--step-tokens", "--stretch", "--equal-micro-batches"})
     EXPECT_THAT(help, HasSubstr(option));
 }
