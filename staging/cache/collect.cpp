@@ -167,8 +167,6 @@ void from_json(const json& value, StoreReport& report) {
 
 namespace {
 
-namespace fs = std::filesystem;
-
 using Names = std::vector<std::string>;
 
 /// One call's work.

@@ -153,8 +153,6 @@ Time Store::last_use(const std::string& name) const {
 
 namespace {
 
-namespace fs = std::filesystem;
-
 std::uint64_t excess(std::uint64_t wanted, std::uint64_t limit) {
   return wanted > limit ? wanted - limit : 0;
 }

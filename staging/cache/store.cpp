@@ -110,8 +110,6 @@ std::uint64_t bytes_only_in_jobs(FileSystem& system, const fs::path& jobs) {
   return total;
 }
 
-namespace fs = std::filesystem;
-
 namespace {
 
 /// Makes only the last folder of a path: a misspelt disk must not fill another disk.

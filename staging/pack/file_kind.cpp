@@ -30,19 +30,15 @@ std::string beginning_of(const fs::path& file) {
   return bytes;
 }
 
-bool has_ending(std::string_view name, std::initializer_list<std::string_view> ends) {
-  return std::any_of(ends.begin(), ends.end(), [&](std::string_view end) { return name.ends_with(end); });
-}
-
 constexpr std::string_view kToTokens = "examples/recipes/text_to_tokens.py";
 constexpr std::string_view kWriteSamples =
     "write its samples with examples/recipes/tar_shards.py or token_file.py";
 
 /// Whether that recipe reads many texts from a file of this name; it unpacks these endings itself.
 bool holds_texts(std::string_view name) {
-  const bool packed = has_ending(name, {".gz", ".bz2", ".xz"});
+  const bool packed = ends_with_any(name, {".gz", ".bz2", ".xz"});
   if (packed) name = unpacked_name(name);
-  return has_ending(name, {".jsonl", ".ndjson", ".jsonlines", ".jl", ".csv", ".tsv", ".tab"}) ||
+  return ends_with_any(name, {".jsonl", ".ndjson", ".jsonlines", ".jl", ".csv", ".tsv", ".tab"}) ||
          (packed && name.ends_with(".json"));
 }
 
@@ -51,7 +47,7 @@ std::string advice_by_name(const std::string& name, const fs::path& file) {
   const std::string path = shell_word(file.string());
   if (holds_texts(name))
     return fmt::format("make tokens of its texts with {} {} --field NAME", kToTokens, path);
-  if (has_ending(name, {".parquet", ".arrow", ".feather"}))
+  if (ends_with_any(name, {".parquet", ".arrow", ".feather"}))
     return fmt::format(
         "it is a table of a data set: convert Parquet and Arrow with {} --dataset FOLDER, or images_to_tars.py FOLDER",
         kToTokens);
@@ -62,7 +58,7 @@ std::string advice_by_name(const std::string& name, const fs::path& file) {
         path);
   if (name.ends_with(".mds"))
     return "it is MosaicML's MDS: convert it with examples/recipes/from_mds.py FOLDER";
-  if (has_ending(name, {".pt", ".pth", ".bin.index.json", ".safetensors", ".pkl", ".pickle"}))
+  if (ends_with_any(name, {".pt", ".pth", ".bin.index.json", ".safetensors", ".pkl", ".pickle"}))
     return fmt::format("it holds objects of a Python program: {}", kWriteSamples);
   if (name.ends_with(".idx"))
     return "it is not an index of Megatron, which begins with MMIDIDX: if the program that wrote it was killed, preprocess the text again";
@@ -70,14 +66,15 @@ std::string advice_by_name(const std::string& name, const fs::path& file) {
     return fmt::format("run lockstep-pack index {}", shell_word(parent_of(file).string()));
   if (is_tar_name(name))
     return "it is a compressed tar file: unpack it into a folder as NAME.tar and run lockstep-pack index FOLDER";
-  if (has_ending(name, {".riegeli", ".bagz", ".beton", ".sqlite", ".sqlite3"}) ||
+  if (ends_with_any(name, {".riegeli", ".bagz", ".beton", ".sqlite", ".sqlite3"}) ||
       name.find(".array_record") != std::string::npos)
     return fmt::format("it holds records in a format that is not read here: {}", kWriteSamples);
-  if (has_ending(name, {".avro", ".orc"})) return fmt::format("it is a table of records: {}", kWriteSamples);
+  if (ends_with_any(name, {".avro", ".orc"}))
+    return fmt::format("it is a table of records: {}", kWriteSamples);
   if (name.ends_with(".zip"))
     return fmt::format("unpack it (bsdtar -xf {} -C FOLDER) and run lockstep-pack create FOLDER --out PACK",
                        path);
-  if (has_ending(name, {".7z", ".rar"})) return "unpack it and run lockstep-pack create FOLDER --out PACK";
+  if (ends_with_any(name, {".7z", ".rar"})) return "unpack it and run lockstep-pack create FOLDER --out PACK";
   return {};
 }
 
@@ -117,7 +114,7 @@ std::string advice_by_content(const std::string& bytes, const std::string& name,
   if (bytes.starts_with("SEQ\x06"sv)) return fmt::format("it is Hadoop's SequenceFile: {}", kWriteSamples);
   if (bytes.starts_with("PAR1"sv)) return advice_by_name(".parquet", file);
   if (bytes.starts_with("ARROW1"sv)) return advice_by_name(".arrow", file);
-  if (bytes.starts_with("PK\x03\x04"sv) && !has_ending(name, {".npz", ".pt", ".pth"}))
+  if (bytes.starts_with("PK\x03\x04"sv) && !ends_with_any(name, {".npz", ".pt", ".pth"}))
     return advice_by_name(".zip", file);
   return {};
 }
@@ -136,7 +133,7 @@ std::string typical_file(const std::vector<std::string>& files) {
   std::size_t best_count = 0;
   for (const bool about : {false, true}) {
     for (const auto& [ending, count] : counts) {
-      if (has_ending(ending, {".json", ".md", ".yaml", ".yml", ".txt", ".csv"}) != about ||
+      if (ends_with_any(ending, {".json", ".md", ".yaml", ".yml", ".txt", ".csv"}) != about ||
           count <= best_count)
         continue;
       best = ending;

@@ -61,10 +61,6 @@ std::string_view last_name(std::string_view path) {
   return path.substr(path.rfind('/') + 1);  // npos + 1 is 0
 }
 
-bool ends_with_any(std::string_view name, std::initializer_list<std::string_view> ends) {
-  return std::any_of(ends.begin(), ends.end(), [&](std::string_view end) { return name.ends_with(end); });
-}
-
 /// "x.tfrecord-00003-of-00010" without its number; a name without one as it is.
 std::string_view without_shard_number(std::string_view name) {
   const std::size_t of = name.rfind("-of-");

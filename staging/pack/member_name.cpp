@@ -69,6 +69,10 @@ std::string lower_case(std::string_view text) {
   return lower;
 }
 
+bool ends_with_any(std::string_view name, std::initializer_list<std::string_view> ends) {
+  return std::any_of(ends.begin(), ends.end(), [&](std::string_view end) { return name.ends_with(end); });
+}
+
 std::string join_member_name(std::string_view key, std::string_view kind) {
   std::string path(key);
   if (!kind.empty() && !all_dots(kind)) path += '.';

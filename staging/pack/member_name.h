@@ -5,6 +5,7 @@
 // Threads: safe from any.
 #pragma once
 
+#include <initializer_list>
 #include <string>
 #include <string_view>
 
@@ -22,6 +23,8 @@ MemberName split_member_name(std::string_view path);
 
 /// ASCII letters in lower case, in any locale: "JPG" is the kind "jpg", as in WebDataset.
 std::string lower_case(std::string_view text);
+
+bool ends_with_any(std::string_view name, std::initializer_list<std::string_view> ends);
 
 /// The reverse of split_member_name().
 std::string join_member_name(std::string_view key, std::string_view kind);
